@@ -439,3 +439,74 @@ def test_the_list_of_prompts_may_have_another_name(tmp_path: Path) -> None:
     assert plan.schedule.rollouts == 30
     with pytest.raises(LaunchError, match="a row is not one prompt"):
         planned(tmp_path / "other", keeps=kept, length="len(self.prompts)")
+
+
+WITHOUT_RAY = (
+    FLAGS
+    + """
+def train(args):
+    prompts_dataset = {dataset}(prompts_data, tokenizer, strategy)
+    prompts_dataloader = strategy.setup_dataloader(
+        prompts_dataset, args.rollout_batch_size // strategy.world_size, True, True
+    )
+"""
+)
+WITH_ANSWERS = """
+class WithAnswers(PromptDataset):
+    def __init__(self, dataset, tokenizer, strategy):
+        super().__init__(dataset, tokenizer, strategy)
+        self.answers = [each["answer"] for each in dataset]
+{more}
+    def __getitem__(self, index):
+        return self.prompts[index], self.answers[index]
+"""
+
+
+def without_ray(folder: Path, *, before: str = "", dataset: str = "PromptDataset", more: str = "") -> Plan:
+    """The plan of the program whose processes have all roles, in a checkout of a fork."""
+    (folder / ".git").mkdir(parents=True)
+    package = folder / "openrlhf"
+    for inner in ("cli", "trainer/ray", "trainer/ppo_utils", "datasets"):
+        (package / inner).mkdir(parents=True, exist_ok=True)
+    (package / "cli/train_ppo.py").write_text(WITHOUT_RAY.format(micro=4, dataset=dataset))
+    fit = FIT.format(episodes="args.num_episodes", before=before, first="", passes="self.max_epochs")
+    (package / "trainer/ppo_trainer.py").write_text(fit)
+    (package / "trainer/ray/ppo_actor.py").write_text(ACTOR.format(drawn=DRAWN, rounds=""))
+    (package / "trainer/ppo_utils/experience_maker.py").write_text(MAKER)
+    prompts = PROMPTS.format(keeps=KEEPS, length="len(self.prompts)") + WITH_ANSWERS.format(more=more)
+    (package / "datasets/prompts_dataset.py").write_text(prompts)
+    launch = LAUNCH.replace("python3 -m openrlhf.cli.train_ppo_ray", "deepspeed --module openrlhf.cli.train_ppo")
+    (folder / "train.sh").write_text(f"{launch.replace('--actor_num_gpus_per_node 4 ', '')} --keep_all\n")
+    return plan_launch([str(folder / "train.sh")], Options(rows=1000, world_size=4))
+
+
+@pytest.mark.parametrize("dataset", ["PromptDataset", "WithAnswers"])
+def test_the_trainer_of_the_program_without_ray_is_read(tmp_path: Path, dataset: str) -> None:
+    plan = without_ray(tmp_path, dataset=dataset)
+    assert plan.schedule is not None
+    assert (plan.version, plan.schedule.rollouts, plan.schedule.updates) == ("0.5.9.post1", 30, 60)
+    assert not [finding.observed for finding in plan.findings if finding.severity == "error"]
+    assert any("was read" in note.text and "ppo_trainer.py:3" in note.text for note in plan.notes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"before": "                if steps >= 10:\n                    return"}, "return within a rollout"),
+        ({"before": "                self.ppo_train(steps)"}, "trained once"),
+        (
+            {"dataset": "WithAnswers", "more": "        self.prompts = self.prompts[:10]"},
+            "the prompts are a WithAnswers",
+        ),
+        (
+            {"dataset": "WithAnswers", "more": "    def __len__(self):\n        return 10"},
+            "the prompts are a WithAnswers",
+        ),
+        ({"dataset": "Elsewhere"}, "the prompts are a Elsewhere"),
+    ],
+)
+def test_what_the_program_without_ray_does_otherwise_is_asked_about(
+    tmp_path: Path, changes: dict[str, str], says: str
+) -> None:
+    with pytest.raises(LaunchError, match=says):
+        without_ray(tmp_path, **changes)

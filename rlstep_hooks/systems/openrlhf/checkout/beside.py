@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _MARKER = "openrlhf/trainer/ppo_trainer.py"
 _PROGRAM = "cli/train_ppo_ray.py"
 _PROGRAMS = ("openrlhf.cli.train_ppo_ray", "train_ppo_ray.py")
+_WITHOUT_RAY = "openrlhf.cli.train_ppo"
+"""The program of releases up to 0.5 whose processes have all roles: each draws its prompts, as those of the policy do with Ray."""
 _REMEDY = "--version plans it as that release of OpenRLHF"
 _DRAWN = (
     "args.rollout_batch_size // strategy.world_size",
@@ -59,10 +61,11 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     """
     if command.program.name.endswith("train_ppo.py"):
         return _of_the_file(system, command, folder)
-    if not command.program.name.endswith(_PROGRAMS):
+    is_local = command.program.name == _WITHOUT_RAY
+    if not (is_local or command.program.name.endswith(_PROGRAMS)):
         return None
     checkout = nearest(folder, find_checkout(_MARKER, [folder]), "OpenRLHF", _REMEDY)
-    program = checkout.source(_PROGRAM) if checkout is not None else None
+    program = checkout.source("cli/train_ppo.py" if is_local else _PROGRAM) if checkout is not None else None
     found = _fit(checkout) if checkout is not None else None
     if checkout is None or program is None or found is None:
         return _of_the_file(system, command, folder)
@@ -79,10 +82,15 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     unknown = [
         *_own_estimator(system, program, given),
         *read_fit(fit, source, values),
-        *_passes(checkout, source, values, each_draws=each_draws),
+        *_passes(checkout, source, values, each_draws=each_draws, is_local=is_local),
     ]
-    unknown += _drawn(checkout, values) if each_draws else read_dataset(checkout, source, values)
-    first, end = ("0.5", "0.7.1") if each_draws else _between(checkout, source, fit)
+    if is_local:
+        unknown += _drawn(checkout, program, "train", values)
+    elif each_draws:
+        unknown += _drawn(checkout, checkout.source("trainer/ray/ppo_actor.py"), "prepare_datasets", values)
+    else:
+        unknown += read_dataset(checkout, source, values)
+    first, end = ("0.5", "0.6" if is_local else "0.7.1") if each_draws else _between(checkout, source, fit)
     if not first:
         unknown.append(Line("the loader of prompts is another one", source.at(fit.lineno)))
     _ask(checkout, unknown)
@@ -144,7 +152,9 @@ def _between(checkout: Checkout, source: Source, fit: Function) -> tuple[str, st
     return ("0.11", "0.12") if "if not rollout_samples:" in ast.unparse(fit) else ("0.10", "0.11")
 
 
-def _passes(checkout: Checkout, source: Source, values: Mapping[str, object], *, each_draws: bool) -> list[Line]:
+def _passes(
+    checkout: Checkout, source: Source, values: Mapping[str, object], *, each_draws: bool, is_local: bool
+) -> list[Line]:
     """What is not known of the passes over a rollout: up to 0.6.2 in the trainer that all roles share, later in that of the policy."""
     actor = checkout.source("trainer/ray/ppo_actor.py")
     of = source if each_draws else actor
@@ -153,39 +163,45 @@ def _passes(checkout: Checkout, source: Source, values: Mapping[str, object], *,
         return [Line("the passes over a rollout were not found", source.shown)]
     unknown = read_passes(trains[0], of, values)
     called = f"{'self' if trains[0].name == 'ppo_train_actor' else 'super()'}.{trains[0].name}("
-    if each_draws and actor.text.count(called) != 1:
-        unknown.append(Line("the policy is not trained once on a rollout", actor.shown))
+    calls, called = (source, f"self.{trains[0].name}(") if is_local else (actor, called)
+    if each_draws and calls.text.count(called) != 1:
+        unknown.append(Line("the policy is not trained once on a rollout", calls.shown))
     strategy = checkout.source("utils/deepspeed/deepspeed.py")
     if strategy is not None and not _ACCUMULATES.search(re.sub(r"\s+", " ", strategy.text)):
         unknown.append(Line("gradients accumulate in another way", strategy.shown))
     return unknown
 
 
-def _drawn(checkout: Checkout, values: Mapping[str, object]) -> list[Line]:
-    """What is not known of the prompts that a process draws for itself, and of the samples that it makes of them."""
-    actor, maker = (
-        checkout.source(name) for name in ("trainer/ray/ppo_actor.py", "trainer/ppo_utils/experience_maker.py")
-    )
-    loads = actor.methods("prepare_datasets") if actor is not None else []
-    if actor is None or not loads:
+def _drawn(checkout: Checkout, file: Source | None, within: str, values: Mapping[str, object]) -> list[Line]:
+    """What is not known of the prompts that a process draws for itself, and of the samples that it makes of them.
+
+    Args:
+        checkout: The package.
+        file: The file that makes the loader of prompts; None where it is not here.
+        within: The function that does.
+        values: The settings of the launch, where they are known.
+    """
+    maker = checkout.source("trainer/ppo_utils/experience_maker.py")
+    loads = file.methods(within) if file is not None else []
+    if file is None or not loads:
         return [Line("where the prompts are loaded was not found", str(checkout.package))]
-    unknown = read_dataset(checkout, actor, values)
+    unknown = read_dataset(checkout, file, values, within)
     made = [
         node.value
         for node in ast.walk(loads[0])
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "self.prompts_dataloader"
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).removeprefix("self.") == "prompts_dataloader"
     ]
     for call in made:
         words = {word.arg: word.value for word in call.keywords} if isinstance(call, ast.Call) else {}
         given = call.args[1] if isinstance(call, ast.Call) and len(call.args) > 1 else words.get("batch_size")
         drops = words.get("drop_last")
         if given is None or ast.unparse(given) not in _DRAWN or (drops is not None and ast.unparse(drops) != "True"):
-            unknown.append(Line(f"the loader of prompts is {ast.unparse(call)[:80]}", actor.at(call.lineno)))
+            unknown.append(Line(f"the loader of prompts is {ast.unparse(call)[:80]}", file.at(call.lineno)))
     if len(made) != 1:
-        unknown.append(Line(f"the loader of prompts is made in {len(made)} places", actor.at(loads[0].lineno)))
+        unknown.append(Line(f"the loader of prompts is made in {len(made)} places", file.at(loads[0].lineno)))
     if maker is None or not _REPEATED.search(maker.text):
         unknown.append(
-            Line("nothing repeats a prompt n_samples_per_prompt times", maker.shown if maker else actor.shown)
+            Line("nothing repeats a prompt n_samples_per_prompt times", maker.shown if maker else file.shown)
         )
     elif filters := _FILTERS.search(maker.text):
         unknown.append(Line(f"{filters[0].strip()}...) may leave samples out", maker.at(_line(maker, filters.end()))))

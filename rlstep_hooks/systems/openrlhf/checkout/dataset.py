@@ -23,18 +23,22 @@ _LENGTH = re.compile(r"(?:return|length =) len\(self\.(\w+)\)")
 """The length of the list that the prompts are kept in; a fork may have given it another name."""
 
 
-def read_dataset(checkout: Checkout, source: Source, values: Mapping[str, object]) -> list[Line]:
+def read_dataset(
+    checkout: Checkout, source: Source, values: Mapping[str, object], within: str = "prepare_datasets"
+) -> list[Line]:
     """The lines of the data set of prompts that are not known; none if it has one prompt for each row, as in the releases 0.5 to 0.11.
 
     Args:
         checkout: The package.
         source: The file that makes the loader of prompts.
         values: The settings of the launch, where they are known.
+        within: The function that makes it.
     """
-    loads = [load for function in source.methods("prepare_datasets") for load in _loads(function)]
+    loads = [load for function in source.methods(within) for load in _loads(function)]
     if not loads:
         return [Line("where the prompts are loaded was not found", source.shown)]
-    unknown = [line for function, name in loads for line in _classes(function, name, source, values)]
+    own = _source_of(checkout, source)
+    unknown = [line for function, name in loads for line in _classes(function, name, source, values, own)]
     return unknown or _length(checkout, source)
 
 
@@ -48,7 +52,9 @@ def _loads(function: Function) -> Iterator[tuple[Function, str]]:
                 yield function, ast.unparse(dataset)
 
 
-def _classes(function: Function, name: str, source: Source, values: Mapping[str, object]) -> Iterator[Line]:
+def _classes(
+    function: Function, name: str, source: Source, values: Mapping[str, object], own: Source | None
+) -> Iterator[Line]:
     """What else than OpenRLHF's own class the data set of a name may be."""
     made = [
         node
@@ -59,17 +65,41 @@ def _classes(function: Function, name: str, source: Source, values: Mapping[str,
         yield Line(f"where the prompts of {name} come from was not found", source.at(function.lineno))
     for node in made:
         kind = ast.unparse(node.value.func if isinstance(node.value, ast.Call) else node.value)
-        if kind.rpartition(".")[2] != _OWN:
+        if kind.rpartition(".")[2] != _OWN and not _only_adds(kind, own):
             yield Line(f"the prompts are a {kind}, which may have more or fewer than the rows", source.at(node.lineno))
+
+
+def _only_adds(kind: str, own: Source | None) -> bool:
+    """Whether a class is one of the same file that derives from OpenRLHF's own, and leaves its prompts and its length as they are."""
+    tree = own.tree() if own is not None else None
+    found = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == kind] if tree else []
+    if own is None or len(found) != 1 or [ast.unparse(base) for base in found[0].bases] != [_OWN]:
+        return False
+    lengths = own.methods("__len__", of=_OWN)
+    kept = f"self.{_kept_in(lengths[0])}" if lengths else "self."
+    methods = {node.name for node in found[0].body if isinstance(node, ast.FunctionDef)}
+    text = ast.unparse(found[0])
+    changed = re.search(rf"{re.escape(kept)}(?:\.| =|\[[^\]]*\] =)", text)
+    begins = "__init__" not in methods or text.count("super().__init__(") == 1
+    return "__len__" not in methods and begins and changed is None
+
+
+def _source_of(checkout: Checkout, loads: Source) -> Source | None:
+    """The file of OpenRLHF's own class; None where there is none."""
+    return checkout.source(_name_of(loads))
+
+
+def _name_of(loads: Source) -> str:
+    """The path of the file of OpenRLHF's own class, from which the file that makes the loader has it."""
+    imported = _IMPORTED.search(loads.text)
+    return f"{imported['below'] if imported else _FOLDER}/{_FILE}"
 
 
 def _length(checkout: Checkout, loads: Source) -> list[Line]:
     """The lines on the own class's length that are not known: each row is kept once, and the length is that of the prompts kept."""
-    imported = _IMPORTED.search(loads.text)
-    name = f"{imported['below'] if imported else _FOLDER}/{_FILE}"
-    source = checkout.source(name)
+    source = _source_of(checkout, loads)
     if source is None:
-        return [Line(f"there is no {name}", os.path.relpath(checkout.package, checkout.root))]
+        return [Line(f"there is no {_name_of(loads)}", os.path.relpath(checkout.package, checkout.root))]
     builds, lengths = source.methods("__init__", of=_OWN), source.methods("__len__", of=_OWN)
     if not builds or not lengths:
         return [Line(f"{_OWN} has no length of its own", source.shown)]
