@@ -42,11 +42,6 @@ class Change:
     of: Callable[[Tensor, Tensor], Tensor | None]
 
 
-def scaled(factor: float) -> Change:
-    """Advantages multiplied by a number."""
-    return Change(f"advantages {factor:.4g} times as large", lambda advantages, mask: factor * advantages)
-
-
 def said(changed: Sequence[str]) -> str:
     """What a loss is that any of these changes explains, in words that follow "the loss is"; empty without one."""
     if len(changed) > MOST_NAMED:

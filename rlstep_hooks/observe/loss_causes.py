@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
 
 from rlstep_hooks.observe.alternative_losses import LARGEST_FACTOR, is_of_other_size
-from rlstep_hooks.observe.changed_advantages import OPPOSITE, changes, said, scaled
+from rlstep_hooks.observe.changed_advantages import OPPOSITE, changes, said
 from rlstep_hooks.observe.losses import FITS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -32,7 +32,25 @@ FEWEST_CHANGED = 3
 COARSE = 1e-5
 """Roundings of this size and more make so many losses of one that fits by chance names no mistake."""
 
+SIGNS = ("the documented one with its sign flipped", "that with the sign of the policy's term flipped")
+"""What a loss is, too, that had advantages of one sign alone."""
+
 _LEAST = float(torch.finfo(torch.float32).tiny)
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """What a loss may be instead of the documented one.
+
+    Attributes:
+        value: The loss, () or (N,).
+        rounding: What one rounding of it amounts to.
+        altered: (..., B, T) or (..., B, 1), where an advantage differs.
+    """
+
+    value: Tensor
+    rounding: Tensor
+    altered: Tensor
 
 
 @dataclass(frozen=True)
@@ -61,20 +79,37 @@ class Case:
         """The documented loss and one rounding of it."""
         return self.formula.value(self.batch)
 
-    def fits(self, change: Change) -> tuple[Tensor, int]:
-        """Where a change of the advantages gives what the trainer computed, and the number of samples that it altered where that is not
-        the documented loss."""
-        given, mask = self.batch.tensors["advantages"], self.batch.mask
-        advantages = change.of(given, mask)
+    @cached_property
+    def without_advantages(self) -> Tensor:
+        """The loss of advantages that are all 0."""
+        return self.formula.value(self._with(torch.zeros_like(self.batch.tensors["advantages"])))[0]
+
+    def changed(self, change: Change) -> Alternative | None:
+        """What a change of the advantages would make of it; None where there is nothing to change."""
+        given = self.batch.tensors["advantages"]
+        advantages = change.of(given, self.batch.mask)
         if advantages is None:
-            return torch.zeros_like(self.wrong), 0
-        value, rounding = self.formula.value(self.batch.with_tensors(advantages=advantages))
+            return None
+        return Alternative(*self.formula.value(self._with(advantages)), advantages != given)
+
+    def multiplied(self, factor: float) -> Alternative:
+        """What it would be with a policy's term that is so many times as large."""
+        moved = self.documented[0] - self.without_advantages
+        rounding = self.documented[1] * max(1.0, abs(factor))
+        return Alternative(self.without_advantages + factor * moved, rounding, self.batch.tensors["advantages"] != 0)
+
+    def _with(self, advantages: Tensor) -> LossBatch:
+        return self.batch.with_tensors(advantages=advantages)
+
+    def fits(self, alternative: Alternative) -> tuple[Tensor, int]:
+        """Where an alternative is what the trainer computed, and how many samples it alters where that is not the documented loss."""
         # What is changed has the roundings of what it was.
-        allowed = (FITS * self.unit * torch.maximum(rounding, self.documented[1])).clamp(min=_LEAST)
+        allowed = (FITS * self.unit * torch.maximum(alternative.rounding, self.documented[1])).clamp(min=_LEAST)
         if self.relative:
-            allowed = self.relative * value.abs()
-        altered = ((advantages != given) & (mask != 0)).any(-1) & self.wrong.unsqueeze(-1)
-        return value.isfinite() & ((self.observed - value).abs() <= allowed), int(altered.sum())
+            allowed = self.relative * alternative.value.abs()
+        altered = (alternative.altered & (self.batch.mask != 0)).any(-1) & self.wrong.unsqueeze(-1)
+        near = (self.observed - alternative.value).abs() <= allowed
+        return alternative.value.isfinite() & near, int(altered.sum())
 
     @property
     def is_fine(self) -> bool:
@@ -95,26 +130,43 @@ def of_changed_advantages(cases: Sequence[Case]) -> str:
     if not wrong or not all(case.is_fine for case in cases) or (wrong < 3 and any(case.relative for case in cases)):
         return ""
     with torch.no_grad():
-        found, factor = _fitting(changes(), cases), _common_factor(cases)
-        multiplied = factor is not None and (wrong > 1 or _is_whole(factor)) and _fitting([scaled(factor)], cases)
-        if factor is not None and multiplied:
-            if not _has_other_terms(cases):  # then nothing tells whether the loss itself was multiplied
-                if _is_whole(factor):
-                    return ""  # where a loss is compared, such a factor is named
-                if not found:
-                    return f"{factor:.4g} times the documented one, as {scaled(factor).what} would make it"
-            found |= multiplied
-    return said([words for words, everywhere in found.items() if everywhere] or list(found))
+        found: dict[str, bool] = {}
+        for change in changes():
+            everywhere = _explains(partial(Case.changed, change=change), cases)
+            if everywhere is not None:
+                found[change.what] = found.get(change.what, False) or everywhere
+        factor = _common_factor(cases)
+        multiplied = None
+        if factor is not None and (wrong > 1 or _is_whole(factor)):  # one loss alone is some multiple always
+            multiplied = _explains(partial(Case.multiplied, factor=factor), cases)
+        several = [words for words, everywhere in found.items() if everywhere or not any((multiplied, *found.values()))]
+        if factor is None or multiplied is None or (not multiplied and any(found.values())):
+            return said(several)
+        return _said_of_multiple(factor, several, alone=not any(_has_other_terms(case) for case in cases))
+
+
+def _said_of_multiple(factor: float, changed: list[str], *, alone: bool) -> str:
+    """What losses are that a common factor explains, in words that follow "the loss is".
+
+    Args:
+        factor: By which what the advantages give is multiplied.
+        changed: Changes of the advantages that explain the losses as well.
+        alone: Whether the losses have nothing else: then it may be the loss that was multiplied.
+    """
+    if alone and _is_whole(factor):
+        return ""  # where a loss is compared, such a factor is named
+    if factor < 0:
+        return SIGNS[1] if abs(factor + 1) < COARSE else f"that with a policy's term {factor:.4g} times as large"
+    words = f"advantages {factor:.4g} times as large"
+    if alone and not changed:
+        return f"{factor:.4g} times the documented one, as {words} would make it"
+    return said([*changed, words])
 
 
 def unexplained(like: str) -> bool:
     """Whether changed advantages may explain losses better than what one is like by itself: nothing, another sign, which is that of the
     advantages where a micro-batch has no others, or a factor, which a loss whose terms cancel fits by chance."""
     return not like or like in SIGNS or is_of_other_size(like)
-
-
-SIGNS = ("the documented one with its sign flipped", "that with the sign of the policy's term flipped")
-"""Of which mistakes a loss is that had advantages of one sign alone."""
 
 
 def named(like: str, together: str) -> str:
@@ -176,24 +228,17 @@ def columns(
     return found, like
 
 
-def _fitting(tried: Iterable[Change], cases: Sequence[Case]) -> dict[str, bool]:
-    """The changes that explain all losses which are wrong, and whether they explain what came after the first of these too."""
-    found: dict[str, bool] = {}
-    for change in tried:
-        everywhere = _explains(change, cases)
-        if everywhere is not None:
-            found[change.what] = found.get(change.what, False) or everywhere
-    return found
-
-
-def _explains(change: Change, cases: Sequence[Case]) -> bool | None:
-    """Whether a change explains all losses from the first wrong one on; None where it does not explain those that are wrong."""
+def _explains(made: Callable[[Case], Alternative | None], cases: Sequence[Case]) -> bool | None:
+    """Whether an alternative explains all losses from the first wrong one on; None where it does not explain those that are wrong."""
     everywhere, begun, altered = True, False, 0
     for case in cases:
         wrong = case.wrong
         if not begun and not bool(wrong.any()):
             continue
-        fits, samples = case.fits(change)
+        alternative = made(case)
+        if alternative is None:
+            return None
+        fits, samples = case.fits(alternative)
         if bool((wrong & ~fits).any()):
             return None
         later = torch.ones_like(wrong) if begun else wrong.flatten().cumsum(0).view(wrong.shape) > 0
@@ -204,41 +249,30 @@ def _explains(change: Change, cases: Sequence[Case]) -> bool | None:
 
 
 def _common_factor(cases: Sequence[Case]) -> float | None:
-    """The number by which advantages would be multiplied where the wrong loss is surest; None where none above 0 explains it."""
-    best, factor = 0.0, None
-    for case, nothing in _without_advantages(cases):
-        moved = case.documented[0] - nothing
-        sure = torch.where(
-            case.wrong, (moved / (case.unit * case.documented[1]).clamp(min=_LEAST)).abs(), 0.0
-        ).flatten()
+    """The factor by which what the advantages give would be multiplied, of the wrong loss that says it best; None where it is 0 to
+    rounding, or nothing says it."""
+    best, factor = 0.0, 0.0
+    for case in cases:
+        moved = (case.documented[0] - case.without_advantages).flatten()
+        rounding = (case.unit * case.documented[1]).clamp(min=_LEAST).flatten()
+        sure = torch.where(case.wrong.flatten(), (moved / rounding).abs(), 0.0)
         place = int(sure.argmax())
         if float(sure[place]) > best:
             best = float(sure[place])
-            factor = float((case.observed - nothing).flatten()[place] / moved.flatten()[place])
-    return factor if factor is not None and math.isfinite(factor) and factor > COARSE else None
+            factor = float((case.observed - case.without_advantages).flatten()[place] / moved[place])
+    return factor if COARSE < abs(factor) < math.inf else None
 
 
-def _without_advantages(cases: Sequence[Case]) -> Iterator[tuple[Case, Tensor]]:
-    """The cases that are wrong, with the losses that they have without advantages."""
-    for case in cases:
-        if bool(case.wrong.any()):
-            yield (
-                case,
-                case.formula.value(
-                    case.batch.with_tensors(advantages=torch.zeros_like(case.batch.tensors["advantages"]))
-                )[0],
-            )
-
-
-def _has_other_terms(cases: Sequence[Case]) -> bool:
+def _has_other_terms(case: Case) -> bool:
     """Whether a loss has more than what its advantages multiply."""
-    return any(
-        bool((nothing.abs() > FITS * case.unit * case.documented[1]).any())
-        for case, nothing in _without_advantages(cases)
-    )
+    return bool((case.without_advantages.abs() > FITS * case.unit * case.documented[1]).any())
 
 
 def _is_whole(factor: float) -> bool:
-    """Whether a factor is a whole number that is tried as the factor of a loss, or one over it."""
-    larger = max(factor, 1 / factor)
-    return 1.5 < larger < LARGEST_FACTOR + 0.5 and abs(larger - round(larger)) < COARSE * larger
+    """Whether a factor is a whole number that is tried as the factor of a loss, or one over it, or changes the sign alone."""
+    larger = max(abs(factor), 1 / abs(factor))
+    return (
+        larger < LARGEST_FACTOR + 0.5
+        and abs(larger - round(larger)) < COARSE * larger
+        and (factor > 0 or round(larger) == 1)
+    )

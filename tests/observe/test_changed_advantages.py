@@ -204,6 +204,23 @@ def test_a_factor_that_is_common_to_all_micro_batches_is_named(factor: float) ->
         assert like == f"{factor:g} times the documented one, as advantages {factor:g} times as large would make it"
 
 
+def test_a_policys_term_of_the_other_sign_is_no_change_of_advantages() -> None:
+    """Where ratios are beyond the clip, the surrogate of opposite advantages is another number."""
+    for seed in range(SEEDS):
+        generator = torch.Generator().manual_seed(seed)
+        batches = [MicroBatch(generator, samples) for samples in (4, 5, 4)]
+        for factor, words in (
+            (-1.0, "that with the sign of the policy's term flipped"),
+            (-0.4, "that with a policy's term -0.4 times as large"),
+        ):
+            found = []
+            for batch in batches:
+                nothing = batch.loss(0 * batch.advantages, 0.1)
+                loss = nothing + factor * (batch.loss(batch.advantages, 0.1) - nothing)
+                found.append(batch.compared(loss, 0.1))
+            assert {numbers.loss_like for numbers in named_together(found)} == {words}
+
+
 def test_a_factor_of_one_loss_is_named_where_it_is_a_whole_number() -> None:
     for seed in range(SEEDS):
         assert trained(seed, lambda batch: 3 * batch.advantages, 0.1, [4]) == ["that of advantages 3 times as large"]
