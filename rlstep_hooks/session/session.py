@@ -40,6 +40,12 @@ if TYPE_CHECKING:
     from rlstep_hooks.session.recorder import Listener
 
 
+NEVER_CALLED = (
+    "no training has called this audit: it has not begun, or what trains was not given the audit or dropped it"
+)
+"""Why nothing is known of a run that an audit never heard of; whether one trained, it cannot tell."""
+
+
 class Hooks(Protocol):
     """The hooks that an adapter has placed on a framework."""
 
@@ -156,7 +162,7 @@ class Session:
             return self._report
         if self._recorder is not None:
             return self._recorder.judge.report()
-        return Report(verdict="NOT_EVALUATED", not_evaluated={"order": self.refused or "training has not begun"})
+        return Report(verdict="NOT_EVALUATED", not_evaluated={"order": self.refused or NEVER_CALLED})
 
     def summary(self) -> Summary:
         """The judgement so far, in short; with that of the other processes once training is over."""

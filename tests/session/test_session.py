@@ -50,6 +50,12 @@ def break_the_plan(audit: Session) -> None:
     audit.recorder.emit(MicroBatch(index=0, samples=1, policy_version=0))
 
 
+def test_an_audit_that_nothing_called_does_not_say_that_nothing_trained() -> None:
+    report = Session(Options.asked("warn", None, ()), none_known).report
+    assert (report.verdict, report.findings) == ("NOT_EVALUATED", [])
+    assert report.not_evaluated["order"].startswith("no training has called this audit")
+
+
 @pytest.mark.parametrize("text", ["stop", "Stop", "STOP", " stop "])
 def test_case_does_not_matter(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLSTEP_ON_FAIL", text)

@@ -18,6 +18,7 @@ from rlstep_hooks.judge.report import Report, StepAuditError
 from rlstep_hooks.record.events import ConfigChanged
 from rlstep_hooks.record.ledger import MemoryLedger
 from rlstep_hooks.session.recorder import Recorder
+from rlstep_hooks.session.session import NEVER_CALLED
 from rlstep_hooks.testing.audited_test import Expectations, complaint, expectations
 from tests.scripted import make_plan, scripted_run
 
@@ -37,7 +38,7 @@ class ScriptedAudit:
     def __init__(self, on_fail: str, log_dir: None, listeners: tuple[Any, ...]) -> None:
         assert (on_fail, log_dir) == ("raise", None)
         self.listeners = listeners
-        self.report = Report(verdict="NOT_EVALUATED", not_evaluated={"order": "training has not begun"})
+        self.report = Report(verdict="NOT_EVALUATED", not_evaluated={"order": NEVER_CALLED})
 
     def train(self, *, without: int | None = None, told: bool = True) -> None:
         recorder = Recorder(MemoryLedger(), Judge())
@@ -228,7 +229,7 @@ def test_a_test_that_audited_nothing_fails(session: Session) -> None:
     result.assert_outcomes(failed=3, skipped=1)
     result.stdout.fnmatch_lines(
         [
-            "rlstep: step_audit recorded nothing: training has not begun",
+            "rlstep: step_audit recorded nothing: no training has called this audit*",
             "rlstep: this run was not evaluated",
             "rlstep: the test has the marker rlstep but did not use step_audit*",
         ]

@@ -67,7 +67,7 @@ def test_a_session_with_real_training(pytester: pytest.Pytester) -> None:
             "*_ test_other_counts _*",
             "  updates: expected 5, observed 4",
             "*_ test_never_trained _*",
-            "rlstep: step_audit recorded nothing: training has not begun",
+            "rlstep: step_audit recorded nothing: no training has called this audit*",
         ]
     )
 
