@@ -19,7 +19,7 @@ from rlstep_hooks.observe.changed_advantages import OPPOSITE, changes, said
 from rlstep_hooks.observe.losses import FITS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from torch import Tensor
 
@@ -117,13 +117,14 @@ class Case:
         return self.relative > 0 or max(self.batch.epsilons.values(), default=1.0) * self.unit < COARSE
 
 
-def of_changed_advantages(cases: Sequence[Case]) -> str:
+def of_changed_advantages(cases: Sequence[Case], told: Collection[str] = ()) -> str:
     """The change of advantages that gives all losses which are wrong, in words that follow "the loss is"; empty where none does.
 
     It waits for the device.
 
     Args:
         cases: The micro-batches of some updates, in the order in which they were trained.
+        told: What losses of this run were before. A change that is among it is preferred, and needs no more samples to be told.
     """
     cases = [case for case in cases if "advantages" in case.batch.tensors]
     wrong = sum(int(case.wrong.sum()) for case in cases)
@@ -132,13 +133,16 @@ def of_changed_advantages(cases: Sequence[Case]) -> str:
     with torch.no_grad():
         found: dict[str, bool] = {}
         for change in changes():
-            everywhere = _explains(partial(Case.changed, change=change), cases)
+            fewest = 1 if f"that of {change.what}" in told else FEWEST_CHANGED
+            everywhere = _explains(partial(Case.changed, change=change), cases, fewest)
             if everywhere is not None:
                 found[change.what] = found.get(change.what, False) or everywhere
+        if known := [words for words in found if f"that of {words}" in told]:
+            return said(known)
         factor = _common_factor(cases)
         multiplied = None
         if factor is not None and (wrong > 1 or _is_whole(factor)):  # one loss alone is some multiple always
-            multiplied = _explains(partial(Case.multiplied, factor=factor), cases)
+            multiplied = _explains(partial(Case.multiplied, factor=factor), cases, FEWEST_CHANGED)
         several = [words for words, everywhere in found.items() if everywhere or not any((multiplied, *found.values()))]
         if factor is None or multiplied is None or (not multiplied and any(found.values())):
             return said(several)
@@ -185,10 +189,14 @@ class Compared:
     numbers: LossNumbers
 
 
-def named_together(compared: Sequence[Compared]) -> list[LossNumbers]:
+def named_together(compared: Sequence[Compared], told: list[str]) -> list[LossNumbers]:
     """The numbers of micro-batches, which stand in the order in which they were trained.
 
     Where one change of their advantages explains all losses that nothing else does, they are named by it.
+
+    Args:
+        compared: The micro-batches.
+        told: What losses of this run were before; what these are is added.
     """
     doubtful = [_is_wrong(each.numbers) and unexplained(each.numbers.loss_like) for each in compared]
     together = ""
@@ -198,8 +206,10 @@ def named_together(compared: Sequence[Compared]) -> list[LossNumbers]:
                 Case(each.formula, each.batch, torch.tensor(each.loss, dtype=torch.float64), torch.tensor(wrong))
                 for each, wrong in zip(compared, doubtful, strict=True)
                 if wrong or each.numbers.loss_is_documented
-            ]
+            ],
+            told,
         )
+        told += [together] if together and together not in told else []
     return [
         msgspec.structs.replace(each.numbers, loss_like=named(each.numbers.loss_like, together))
         if wrong
@@ -228,8 +238,9 @@ def columns(
     return found, like
 
 
-def _explains(made: Callable[[Case], Alternative | None], cases: Sequence[Case]) -> bool | None:
-    """Whether an alternative explains all losses from the first wrong one on; None where it does not explain those that are wrong."""
+def _explains(made: Callable[[Case], Alternative | None], cases: Sequence[Case], fewest: int) -> bool | None:
+    """Whether an alternative explains all losses from the first wrong one on; None where it does not explain those that are wrong, or
+    alters fewer samples of them."""
     everywhere, begun, altered = True, False, 0
     for case in cases:
         wrong = case.wrong
@@ -245,7 +256,7 @@ def _explains(made: Callable[[Case], Alternative | None], cases: Sequence[Case])
         known = case.documented[0].isfinite() & later
         everywhere = everywhere and not bool((known & ~fits).any())
         begun, altered = True, altered + samples
-    return everywhere if altered >= FEWEST_CHANGED else None
+    return everywhere if altered >= fewest else None
 
 
 def _common_factor(cases: Sequence[Case]) -> float | None:

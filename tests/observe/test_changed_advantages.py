@@ -143,7 +143,7 @@ def trained(
         batch = MicroBatch(generator, samples)
         changed = batch.advantages if mistake is None or index < begins else mistake(batch)
         found.append(batch.compared(batch.loss(changed, kl), kl))
-    return [numbers.loss_like for numbers in named_together(found) if not numbers.loss_is_documented]
+    return [numbers.loss_like for numbers in named_together(found, []) if not numbers.loss_is_documented]
 
 
 def is_flipped(like: str) -> bool:
@@ -181,10 +181,10 @@ def test_micro_batches_of_one_sample_are_told_by_those_beside_them(what: str) ->
 
 
 def test_a_loss_that_several_changes_give_is_called_by_all_of_them() -> None:
-    def like(advantages: list[float]) -> str:
+    def like(advantages: list[float], *told: str) -> str:
         batch = MicroBatch(torch.Generator().manual_seed(0), len(advantages))
         batch.advantages = torch.tensor(advantages)[:, None] * batch.mask
-        (numbers,) = named_together([batch.compared(batch.loss(torch.relu(batch.advantages), 0.1), 0.1)])
+        (numbers,) = named_together([batch.compared(batch.loss(torch.relu(batch.advantages), 0.1), 0.1)], [*told])
         return numbers.loss_like
 
     small = [-0.3, -0.7, -1.1, 0.8, 0.4]
@@ -192,6 +192,10 @@ def test_a_loss_that_several_changes_give_is_called_by_all_of_them() -> None:
     assert like(small) == "that of advantages whose negative ones are 0, or of advantages cut to [0, 1]"
     assert like([-0.3, -0.7, -1.1]) == "that of other advantages: more than one known change of them gives it"
     assert like([-0.3, -0.7, 1.1]) == "", "two samples may have a fault of their own"
+    # What was told of a rollout before tells which of them it is.
+    for advantages in (small, [-0.3, -0.7, -1.1], [-0.3, -0.7, 1.1]):
+        before = "that of advantages whose negative ones are 0"
+        assert like(advantages, "without its KL term", before) == before
 
 
 @pytest.mark.parametrize("factor", [0.37, 1.7, 12.5])
@@ -218,7 +222,7 @@ def test_a_policys_term_of_the_other_sign_is_no_change_of_advantages() -> None:
                 nothing = batch.loss(0 * batch.advantages, 0.1)
                 loss = nothing + factor * (batch.loss(batch.advantages, 0.1) - nothing)
                 found.append(batch.compared(loss, 0.1))
-            assert {numbers.loss_like for numbers in named_together(found)} == {words}
+            assert {numbers.loss_like for numbers in named_together(found, [])} == {words}
 
 
 def test_a_factor_of_one_loss_is_named_where_it_is_a_whole_number() -> None:
@@ -233,10 +237,10 @@ def test_advantages_of_another_token_are_named(shift: int) -> None:
     for seed in range(SEEDS):
         batch = MicroBatch(torch.Generator().manual_seed(seed), 3, per_token=True)
         loss = batch.loss(batch.advantages.roll(shift, 1), 0.1)
-        (numbers,) = named_together([batch.compared(loss, 0.1)])
+        (numbers,) = named_together([batch.compared(loss, 0.1)], [])
         assert numbers.loss_like == f"that of the advantages of the token {'before' if shift > 0 else 'after'}"
         means = batch.advantages.sum(1, keepdim=True) / batch.mask.sum(1, keepdim=True)
-        (numbers,) = named_together([batch.compared(batch.loss(means * batch.mask, 0.1), 0.1)])
+        (numbers,) = named_together([batch.compared(batch.loss(means * batch.mask, 0.1), 0.1)], [])
         assert numbers.loss_like == "that of the mean of the advantages over the tokens of each sample"
 
 
@@ -268,7 +272,7 @@ def test_no_other_mistake_is_called_a_change_of_advantages(how: str) -> None:
             batch = MicroBatch(generator, samples)
             changed, other = OTHER_MISTAKES[how](batch, torch.randn(samples, 7, generator=generator))
             found.append(batch.compared(batch.loss(changed, 0.1 * (seed % 3), **other), 0.1 * (seed % 3)))
-        for numbers in named_together(found):
+        for numbers in named_together(found, []):
             assert not any(what in numbers.loss_like for what in (*known, "advantages")), (seed, numbers)
 
 
@@ -277,5 +281,5 @@ def test_losses_of_coarse_rounding_are_not_called_a_change_of_advantages() -> No
     found = batch.compared(batch.loss(torch.relu(batch.advantages), 0.0), 0.0)
     coarse = LossBatch(tensors=found.batch.tensors, mask=found.batch.mask, epsilons={"policy": 2.0**-8})
     numbers = found.formula.compare(coarse, 10 * found.loss + 3, microbatches=1)
-    (numbers,) = named_together([Compared(found.formula, coarse, 10 * found.loss + 3, numbers)])
+    (numbers,) = named_together([Compared(found.formula, coarse, 10 * found.loss + 3, numbers)], [])
     assert (numbers.loss_is_documented, numbers.loss_like) == (False, "")

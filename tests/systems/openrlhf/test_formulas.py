@@ -316,7 +316,7 @@ def test_advantages_that_are_changed_on_their_way_into_the_loss(changed: Any, wo
         loss = plain_loss(given | {"advantages": changed(given["advantages"])}, is_correction_level="off")
         batch = batch_of({name: given[name] for name in NAMES}, given["mask"], torch.float32)
         found.append(Compared(formula, batch, loss, formula.compare(batch, loss, 2)))
-    assert {None if of.loss_is_documented else of.loss_like for of in named_together(found)} == {words}
+    assert {None if of.loss_is_documented else of.loss_like for of in named_together(found, [])} == {words}
 
 
 def inverted(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -87,6 +87,8 @@ class LossMeter(HeldLosses[_Held]):
         self, args: Any, role: Role, *, ranks: int, accumulation: int, scale: float, recorder: GapRecorder
     ) -> None:
         super().__init__(Guard(recorder, ("formula",)))
+        self._told: list[str] = []
+        """What wrong losses were whose advantages were changed, in words that follow "the loss is"."""
         self.recorder = recorder
         """Learns what is not observed."""
         self._args = args
@@ -262,7 +264,7 @@ class LossMeter(HeldLosses[_Held]):
             due = self._of_update[each.held.window] if self._args.train.dynamic_batch_enable else size
             if len(window) == due:
                 each.given = _as_part(each.given, window, size)
-        found = named_together([each.against_formula() for each in arrived])
+        found = named_together([each.against_formula() for each in arrived], self._told)
         return {each.held.index: each.with_inputs(numbers) for each, numbers in zip(arrived, found, strict=True)}
 
 

@@ -121,6 +121,8 @@ class MicroBatchMeter:
         self._waits = True
         """Whether work may wait. Not once somebody was seen to write to what a loss had used."""
         self._done: list[tuple[LossColumns, Tensor]] = []
+        self._told: list[str] = []
+        """What wrong losses were, in words that follow "the loss is"."""
 
     def mark(
         self,
@@ -242,7 +244,9 @@ class MicroBatchMeter:
             columns, losses = self._columns(group)
             known = tuple(self._known_of(held) for held in group)
             indices = tuple(held.index for held in group)
-            source = LossColumns(MicroBatchValues, indices, tuple(columns), known, padded=True, losses=losses)
+            source = LossColumns(
+                MicroBatchValues, indices, tuple(columns), known, padded=True, losses=losses, told=self._told
+            )
             self._done.append((source, torch.cat(list(columns.values()))))
 
     def _known_of(self, held: _Held) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from rlstep_hooks.observe.deferred import finite
@@ -37,6 +38,10 @@ class LossColumns(Columns, frozen=True):
 
     losses: tuple[Formula[LossSettings], LossBatch] | None = None
     """What the losses were compared with, and what they were computed from, if they were compared."""
+    told: list[str] = msgspec.field(default_factory=list)
+    """What wrong losses of this trainer were, in words that follow "the loss is"; what these are is added.
+
+    Of several mistakes that give the same losses, one that was told before is meant."""
 
     @property
     def own(self) -> frozenset[str]:
@@ -59,6 +64,7 @@ class LossColumns(Columns, frozen=True):
             place: FITS * _ROUNDING * terms[place] for place in other if "loss_gap" in found[self.indices[place]]
         }
         like = self._like(other, losses, cancelled) if other else ""
+        self.told.extend([like] if like and like not in self.told else [])
         for place in other:
             found[self.indices[place]]["loss_like"] = like
         return found
@@ -125,15 +131,15 @@ class LossColumns(Columns, frozen=True):
         formula, batch = self.losses
         within = OTHER_WITHIN[formula.settings.precision]
         with torch.no_grad():
-            alike = (
+            alike = [
                 words
                 for words, values in formula.mistaken(batch)
                 if all(
                     _is_near(loss, float(values[place]), within, cancelled.get(place, 0.0))
                     for place, loss in other.items()
                 )
-            )
-            alone = next(alike, "")
+            ]
+        alone = next((words for words in alike if words in self.told), next(iter(alike), ""))
         if not unexplained(alone):
             return alone
         observed = torch.tensor(losses, device=batch.mask.device)
@@ -141,7 +147,7 @@ class LossColumns(Columns, frozen=True):
         wrong[[*other]] = True
         exact = formula.settings.precision == "float32"
         case = Case(formula, batch, observed, wrong, unit=_ROUNDING, relative=0.0 if exact else within)
-        return named(alone, of_changed_advantages([case]))
+        return named(alone, of_changed_advantages([case], self.told))
 
 
 def _is_near(loss: float, other: float, within: float, absolute: float) -> bool:

@@ -140,6 +140,8 @@ class LossMeter(HeldLosses[_Held]):
 
     def __init__(self, kind: LossKind, recorder: GapRecorder) -> None:
         super().__init__(Guard(recorder, (kind.topic,)))
+        self._told: list[str] = []
+        """What wrong losses were whose advantages were changed, in words that follow "the loss is"."""
         self.recorder = recorder
         """Learns why losses are not compared."""
         self._kind = kind
@@ -298,7 +300,7 @@ class LossMeter(HeldLosses[_Held]):
             backward = None if factor is None else finite(factor)
             found = msgspec.structs.replace(found, clipped=_finite(clipped), backward_ratio=backward)
             compared[held.index] = Compared(formula, batch, float(loss), found)
-        return numbers | dict(zip(compared, named_together([*compared.values()]), strict=True))
+        return numbers | dict(zip(compared, named_together([*compared.values()], self._told), strict=True))
 
 
 def _finite(number: float | None) -> float | None:
