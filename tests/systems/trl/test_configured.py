@@ -70,6 +70,20 @@ SURVIVED: dict[str, tuple[str, str, str, dict[str, Any], str]] = {
         EVALUATED,
         "evaluations by eval_steps = one after every 2 updates",
     ),
+    "evaluations at the ends of passes too": (
+        "transformers.trainer_callback:DefaultFlowCallback.on_epoch_end",
+        "args.eval_strategy == IntervalStrategy.EPOCH and args.eval_delay <= state.epoch",
+        "args.eval_delay <= state.epoch",
+        EVALUATED,
+        "evaluations by eval_steps = one after every 2 updates",
+    ),
+    "passes that end after an update": (
+        "transformers.trainer_callback:CallbackHandler.on_epoch_begin",
+        "False",
+        "True",
+        REUSED,
+        "end of a pass of the loader = where its rows end",
+    ),
     "another seed of the sampler": (
         "trl.trainer.utils:RepeatSampler.__init__",
         "self.generator.manual_seed(seed)",
@@ -297,6 +311,30 @@ class Decides(TrainerCallback):  # type: ignore[misc]
 def test_a_callback_may_decide_when_to_evaluate(build: Callable[..., Any]) -> None:
     trainer, audit = build(**EVALUATED)
     trainer.add_callback(Decides())
+    trainer.train()
+    assert not codes(audit.report) & {"RLS101"}, problems(audit.report)
+
+
+class EndsPasses(TrainerCallback):  # type: ignore[misc]
+    """Ends each pass when its user wants it, and evaluates then."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        control.should_epoch_stop = state.global_step % 2 == 0
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        control.should_evaluate = True
+
+
+def test_a_callback_may_decide_when_passes_end(build: Callable[..., Any]) -> None:
+    trainer, audit = build(**EVALUATED)
+    trainer.add_callback(EndsPasses())
+    trainer.train()
+    assert not codes(audit.report) & {"RLS101"}, problems(audit.report)
+
+
+@pytest.mark.parametrize("settings", [{"eval_strategy": "epoch"}, {"eval_strategy": "steps", "eval_steps": 4}, {}])
+def test_evaluations_as_configured_are_silent(build: Callable[..., Any], settings: dict[str, Any]) -> None:
+    trainer, audit = build(**{**REUSED, "evaluation_rows": 4, **settings})
     trainer.train()
     assert not codes(audit.report) & {"RLS101"}, problems(audit.report)
 

@@ -22,6 +22,7 @@ from rlstep_hooks.record.events import (
     DROPPING,
     DUE_CHECKPOINTS,
     DUE_EVALUATIONS,
+    ENDS_OF_PASSES,
     EVALUATED_ROWS,
     EVALUATION_MODE,
     MINIBATCH_ORDER,
@@ -285,8 +286,14 @@ _TOLD: dict[str, tuple[str, str]] = {
         "look for code that replaces the sampler of the trainer's loader, its seed or its generator",
     ),
     PLANNED_EVALUATIONS: (
-        "an evaluation that was due did not come, so what depends on it (the best checkpoint, early stopping) is decided by others",
-        "look for code that resets the trainer's flag of a due evaluation or replaces its callbacks, and for `eval_delay`",
+        "evaluations do not come when the configuration says: where one is missing, what depends on it (the best checkpoint, early "
+        "stopping) is decided by others, and one that nobody asked for takes random numbers from training",
+        "look for code that writes to the trainer's flag of a due evaluation or replaces its callbacks, and for `eval_delay`",
+    ),
+    ENDS_OF_PASSES: (
+        "each pass of the loader ends after an update though no callback asks for it, so every pass begins with rows of another order: "
+        "some come again before others have come once",
+        "look for code that writes to `control.should_epoch_stop`, which the trainer sets back when a pass begins",
     ),
     MINIBATCH_ORDER: (
         "the samples of a rollout do not go into mini-batches as configured, so the seed does not reproduce this run; unshuffled, the "
@@ -323,8 +330,10 @@ class ConfigRewritten(Rule):
         model evaluates in training mode, modules of the policy stop to drop what they dropped at the first update, the embeddings of a
         model that ties them are two tensors, the first rows of a pass come in another order than that of the seed or of the data set
         (TRL, verl), mini-batches have other samples than those that the seed, or the order of the rollout, gives them (verl), or what
-        is due does not come: an evaluation by `eval_steps` (TRL), a validation by `trainer.test_freq` or a checkpoint by
-        `trainer.save_freq` (verl), an evaluation by `eval.steps` or a checkpoint by `ckpt.save_steps` (OpenRLHF). So is an
+        is due does not come: an evaluation by `eval_steps` (TRL, where one that neither the configuration nor a callback of
+        somebody's own asks for is an error too, and so is a pass of the loader that is ended so), a validation by
+        `trainer.test_freq` or a checkpoint by `trainer.save_freq` (verl), an evaluation by `eval.steps` or a checkpoint by
+        `ckpt.save_steps` (OpenRLHF). So is an
         evaluation of these two that leaves out rows of its set, or draws another number of samples for each. In OpenRLHF, which
         shuffles without a seed of its own, rows or a rollout's samples are wrong where they come as they stand. Compared exactly. In
         OpenRLHF the KL coefficient that adapts (`algo.kl.target`) is what its formula makes of the divergence that it is updated with.

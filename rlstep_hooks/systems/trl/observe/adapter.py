@@ -64,6 +64,15 @@ class Observer(ABC):
             updates: Updates made before.
         """
 
+    def pass_begins(self) -> None:  # noqa: B027 - not every trainer trains by transformers' loop
+        """A pass of the loader begins."""
+
+    def update_ends(self) -> None:  # noqa: B027 - not every trainer trains by transformers' loop
+        """An update was made, and the loop is told what follows it."""
+
+    def pass_ends(self) -> None:  # noqa: B027 - not every trainer trains by transformers' loop
+        """A pass of the loader ended, and the loop is told what follows it."""
+
     def evaluated(self) -> None:  # noqa: B027 - not every trainer sends it
         """An evaluation ended."""
 

@@ -133,10 +133,16 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         if self._observer is not None:
             self._observer.step_passed()
 
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A pass of the loader begins."""
+        if self._observer is not None:
+            self._observer.pass_begins()
+
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A window ended."""
         self._notice_late(state)
         if self._observer is not None:
+            self._observer.update_ends()
             self._observer.update_passed(state.global_step - 1)
         self._act(control, state)
 
@@ -171,6 +177,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
                 wished and state.global_step < state.max_steps and self._observer.microbatches_in_epoch > 0
             )
             run_over = state.global_step >= state.max_steps
+            self._observer.pass_ends()
             self._observer.epoch_ended(stopping=self._asked_to_stop, run_over=run_over)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -146,6 +146,17 @@ def own_evaluation(trainer: Any) -> bool:
     return by_trainer or by_callback
 
 
+def own_flow(trainer: Any) -> bool:
+    """Whether somebody's own code may tell the loop what comes next: another class of trainer, or a callback."""
+    from transformers import TrainerCallback
+
+    known = (*READ, "rlstep_hooks")
+    kinds = [type(trainer), *map(type, trainer.callback_handler.callbacks)]
+    methods = vars(TrainerCallback).keys()
+    replaced = any(methods & vars(callback).keys() for callback in trainer.callback_handler.callbacks)
+    return replaced or any(kind.__module__.partition(".")[0] not in known for kind in kinds)
+
+
 def own_advantages(trainer: Any, read: tuple[str, ...] = READ) -> str:
     """Why the advantages of a trainer need not be those of TRL's documentation; empty where they are."""
     names = ("_generate_and_score_completions", "_calculate_rewards")

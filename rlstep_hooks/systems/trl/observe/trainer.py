@@ -22,6 +22,7 @@ from rlstep_hooks.systems.trl.observe.configured_rates import configured_rates
 from rlstep_hooks.systems.trl.observe.identities import SampleIdentities
 from rlstep_hooks.systems.trl.observe.layer_slopes import LayerSlopes
 from rlstep_hooks.systems.trl.observe.log_probs import LogProbHooks
+from rlstep_hooks.systems.trl.observe.loop_flags import LoopFlags
 from rlstep_hooks.systems.trl.observe.measure import MicroBatchMeter
 from rlstep_hooks.systems.trl.observe.microbatches import MicroBatchHooks
 from rlstep_hooks.systems.trl.observe.numbers import NumberCollector
@@ -81,6 +82,7 @@ class TrlObserver(Observer):
         self._evaluation_batches = 0
         self._mode = of_evaluation(trainer)
         self._evaluations = PlannedEvaluations(trainer)
+        self._flags = LoopFlags(trainer, recorder)
 
     @property
     def updates_made(self) -> int:
@@ -155,6 +157,21 @@ class TrlObserver(Observer):
     def update_passed(self, updates: int) -> None:
         """What follows an update is over: the next one is made, or training ended."""
         self._evaluations.passed(updates, self.recorder)
+
+    @contained("order")
+    def pass_begins(self) -> None:
+        """A pass of the loader begins (TrainerCallback.on_epoch_begin, all releases)."""
+        self._flags.pass_begins()
+
+    @contained("order")
+    def update_ends(self) -> None:
+        """An update was made (TrainerCallback.on_step_end, all releases)."""
+        self._flags.update_ends()
+
+    @contained("order")
+    def pass_ends(self) -> None:
+        """A pass of the loader ended (TrainerCallback.on_epoch_end, all releases)."""
+        self._flags.pass_ends()
 
     @contained("order")
     def epoch_ended(self, *, stopping: bool, run_over: bool) -> None:
