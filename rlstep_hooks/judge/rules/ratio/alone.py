@@ -22,7 +22,8 @@ class ScoredOtherwise(ValueRule):
         mean distance of the loss's log-probs from those, and at lag 0 that of the old log-probs, is within what rounding explains,
         0.0001 in float32 and 0.05 in reduced precision. In verl rows are scored where old log-probs are computed, and rows of two
         micro-batches more before they are trained, so that later updates are looked at too. 100 times as far three times is an
-        error. Where one of the usual mistakes gives the same log-probs, it is named. In TRL and verl the entropies that came with
+        error. Where one of the usual mistakes gives the same log-probs, it is named: the fewer tokens share the distance, the
+        nearer it must come, because a single number is met by many mistakes. In TRL and verl the entropies that came with
         the loss's log-probs are compared too, within the same tolerance of their mean; in OpenRLHF some of those that an entropy
         bonus takes, with the logits of the same forward, within 0.0001. In OpenRLHF and verl the values that the critic gives
         two rows for advantages and targets, and in OpenRLHF the rewards that a reward model gives two rows, are compared with
