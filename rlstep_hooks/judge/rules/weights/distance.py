@@ -115,7 +115,8 @@ class SamplerGap(ValueRule):
         Where the trainer's logits of some tokens can be read (TRL, verl), each documented cause is computed from them and the
         one that leaves at most 3 % of the distance is named, or less where few tokens share it: another temperature, a
         truncation (top_k, top_p, min_p), logits or log-probs of fewer bits, log-probs of the neighbouring token or of
-        another sample. What is left has another cause: weights, kernels, an adapter. The finding says whether the weights were compared.
+        another sample. What is left has another cause: weights, kernels, an adapter. The finding says whether the weights were
+        compared.
 
     Why it matters:
         A distance at equal versions means that the engine computes something else: stale weights behind an equal
