@@ -19,7 +19,10 @@ def named(*losses: float) -> list[Any]:
     """What two losses are called whose documented values are 1 and 1.5, where two mistakes are known."""
     known = [("by coincidence", torch.tensor([2.0, 9.0])), ("by its cause", torch.tensor([2.0, 4.0]))]
     formula: Any = SimpleNamespace(settings=SimpleNamespace(precision="float32"), mistaken=lambda batch: known)
-    compared: Any = (formula, None)
+    compared: Any = (
+        formula,
+        SimpleNamespace(mask=torch.ones(2), tensors={}),
+    )  # no advantages that may have been changed
     columns = LossColumns(MicroBatchValues, (4, 5), NAMES, losses=compared)
     values = columns.values([8.0, 8.0, 1.0, 1.0, *losses, 1.0, 1.5, 1.0, 1.5])
     return [values[index].get("loss_like") for index in (4, 5)]
