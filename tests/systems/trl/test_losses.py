@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,7 @@ from packaging.version import Version
 from rlstep_hooks.record.events import Measured
 from rlstep_hooks.testing.tiny_trl import tiny_tokenizer
 from rlstep_hooks.testing.trl_faults import replace_method
-from tests.faults.mistakes.losses import in_losses
+from tests.faults.mistakes.losses import in_losses, inner_loss
 from tests.systems.trl.conftest import RELEASE
 from tests.systems.trl.helpers import codes, events_of, problems
 
@@ -117,6 +118,24 @@ def test_the_formula_covers_it(build: Callable[..., Any], loss: str) -> None:
     trainer.train()
     # RLS801 where the terms of a loss cancel: its gradient is then that of a loss of twice the size.
     assert {"RLS805"} <= codes(audit.report) <= {"RLS801", "RLS805"}, problems(audit.report)
+
+
+def test_a_micro_batch_of_another_shape_is_named_by_what_the_others_say(build: Callable[..., Any]) -> None:
+    """Completions end early now and then. A micro-batch that has no other of its shape says little by itself."""
+    if Version("0.18") > RELEASE:
+        pytest.skip("a rollout of earlier releases is one micro-batch")
+    settings = {"num_iterations": 2, "gradient_accumulation_steps": 2, "max_steps": 8, "loss_type": "dr_grpo"}
+    trainer, audit = build(**settings, temperature=1.3, scale_rewards=False)
+    calls = itertools.count()
+
+    def loss(original: Callable[..., Any], model: Any, inputs: dict[str, Any]) -> Any:
+        changed = {"advantages": inputs["advantages"].clamp(min=0)} if next(calls) >= 3 else {}
+        return original(model, inputs | changed)
+
+    replace_method(trainer, inner_loss(trainer), loss)
+    trainer.train()
+    causes = [of.why for of in audit.report.findings if of.code == "RLS801"]
+    assert causes == ["the loss is that of advantages whose negative ones are 0"]
 
 
 def gradient_gaps(audit: Any) -> list[float]:

@@ -240,7 +240,8 @@ class MicroBatchMeter:
             else:
                 groups.setdefault(held.kind(), []).append(held)
         self._held, self._elements = [], 0
-        for group in groups.values():
+        # The largest group says best what its losses are, and the others' may be the same (`LossColumns.told`).
+        for group in sorted(groups.values(), key=len, reverse=True):
             columns, losses = self._columns(group)
             known = tuple(self._known_of(held) for held in group)
             indices = tuple(held.index for held in group)
