@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 
 from rlstep_hooks.observe.alternative_losses import LARGEST_FACTOR
-from rlstep_hooks.observe.changed_advantages import changes, said
-from rlstep_hooks.observe.losses import FITS
+from rlstep_hooks.observe.changed_inputs import changes
+from rlstep_hooks.observe.input_changes import Change, said
+from rlstep_hooks.observe.loss_inputs import inputs_of
+from rlstep_hooks.observe.losses import FITS, LossBatch
 from rlstep_hooks.observe.numbers import Columns
 from rlstep_hooks.observe.own_graph import own_graph
 from rlstep_hooks.record.events import MicroBatchValues
@@ -25,7 +27,6 @@ from rlstep_hooks.record.events import MicroBatchValues
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from rlstep_hooks.observe.changed_advantages import Change
     from rlstep_hooks.observe.guard import Guard
 
 HELD = 1 << 20
@@ -97,12 +98,16 @@ class HiddenLoss(ABC, Generic[Settings]):
         gap = ((observed - documented).abs() / rounding).amax(of_each)
         return {"loss_gap": gap, "loss_ratio": (observed * documented).sum(of_each) / documented.square().sum(of_each)}
 
+    def changes(self) -> list[Change]:
+        """What is known to happen to an input of the loss."""
+        return changes(inputs_of(self._batch(self.given())))
+
     def like(self, left: list[Change] | None = None) -> str:
         """The known alternative that the loss is, in words that follow "the loss is"; empty if none fits. Only for a wrong loss, of
         one micro-batch.
 
         Args:
-            left: The changes of advantages that explain the wrong losses so far, which are tried; those that do not fit are taken out.
+            left: The changes of inputs that explain the wrong losses so far, which are tried; those that do not fit are taken out.
                 None for all.
         """
         observed, given = self.observed(), self.given()
@@ -110,9 +115,9 @@ class HiddenLoss(ABC, Generic[Settings]):
         alone = next((words for words, *documented in others if _fits(observed, *documented)), None)
         if alone is not None:
             return alone
-        left = [*changes()] if left is None else left
+        left = self.changes() if left is None else left
         left[:] = [change for change in left if self._is_explained_by(change, given, observed)]
-        return said([*dict.fromkeys(change.what for change in left)])
+        return said(left)
 
     def gradients(self, settings: Settings, given: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """(L, ..., *S), the gradients at the leaves, and one rounding of each: infinite where a rounding decides."""
@@ -139,14 +144,18 @@ class HiddenLoss(ABC, Generic[Settings]):
             yield f"that with a policy's term {factor:.4g} times as large", scaled, rounding * max(abs(factor), 1.0)
 
     def _is_explained_by(self, change: Change, given: Mapping[str, Tensor], observed: Tensor) -> bool:
-        """Whether advantages that are changed in this way give the gradients that arrived."""
-        advantages = given["advantages"]
-        wide = advantages if self.dimensions > 1 else advantages.unsqueeze(-1)
-        of = change.of(wide, given.get("counted", torch.ones_like(wide)))
-        if of is None:
+        """Whether an input that is changed in this way gives the gradients that arrived."""
+        made = change.made(self._batch(given))
+        if made is None:
             return False
-        documented, rounding = self.gradients(self.settings, {**given, "advantages": of.reshape(advantages.shape)})
+        changed = {name: of.reshape(given[name].shape) for name, of in made[0].tensors.items()}
+        documented, rounding = self.gradients(self.settings, {**given, **changed})
         return bool(documented.isfinite().all()) and _fits(observed, documented, rounding)
+
+    def _batch(self, given: Mapping[str, Tensor]) -> LossBatch:
+        """What is given, with a dimension of tokens."""
+        wide = {name: of if self.dimensions > 1 else of.unsqueeze(-1) for name, of in given.items()}
+        return LossBatch(tensors=wide, mask=wide.get("counted", torch.ones_like(wide["log_probs"])))
 
     def _common_mistakes(self, given: Mapping[str, Tensor]) -> Iterator[tuple[str, Settings, Mapping[str, Tensor]]]:
         settings, advantages = self.settings, given["advantages"]
@@ -221,7 +230,7 @@ class HiddenLosses:
 def _numbers(of_kind: list[tuple[int, HiddenLoss[Any]]]) -> tuple[Columns, Tensor]:
     indices, losses = zip(*of_kind, strict=True)
     columns = together(losses).columns()
-    left = [*changes()]  # what does not explain one wrong loss explains no other: each is tried until it fails
+    left = losses[0].changes()  # what does not explain one wrong loss explains no other: each is tried until it fails
     known: tuple[dict[str, Any], ...] = tuple({"loss_like": partial(loss.like, left)} for loss in losses)
     return Columns(MicroBatchValues, indices, tuple(columns), known), torch.stack(
         list(columns.values())

@@ -11,8 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rlstep_hooks.observe.changed_advantages import changes  # noqa: E402 - torch may be missing
+from rlstep_hooks.observe.changed_inputs import changes  # noqa: E402 - torch may be missing
 from rlstep_hooks.observe.loss_causes import Compared, named_together  # noqa: E402
+from rlstep_hooks.observe.loss_inputs import INPUTS  # noqa: E402
 from rlstep_hooks.observe.losses import Formula, LossBatch, Term, clipped_surrogate, k3, near_clip  # noqa: E402
 
 if TYPE_CHECKING:
@@ -235,13 +236,19 @@ def test_a_factor_of_one_loss_is_named_where_it_is_a_whole_number() -> None:
 @pytest.mark.parametrize("shift", [1, -1])
 def test_advantages_of_another_token_are_named(shift: int) -> None:
     for seed in range(SEEDS):
-        batch = MicroBatch(torch.Generator().manual_seed(seed), 3, per_token=True)
-        loss = batch.loss(batch.advantages.roll(shift, 1), 0.1)
-        (numbers,) = named_together([batch.compared(loss, 0.1)], [])
-        assert numbers.loss_like == f"that of the advantages of the token {'before' if shift > 0 else 'after'}"
-        means = batch.advantages.sum(1, keepdim=True) / batch.mask.sum(1, keepdim=True)
-        (numbers,) = named_together([batch.compared(batch.loss(means * batch.mask, 0.1), 0.1)], [])
-        assert numbers.loss_like == "that of the mean of the advantages over the tokens of each sample"
+        generator = torch.Generator().manual_seed(seed)
+        batches = [MicroBatch(generator, 3, per_token=True) for _ in range(2)]
+        losses = [batch.loss(batch.advantages.roll(shift, 1), 0.1) for batch in batches]
+        assert likes(batches, losses) == {f"that of the advantages of the token {'before' if shift > 0 else 'after'}"}
+        means = [batch.advantages.sum(1, keepdim=True) / batch.mask.sum(1, keepdim=True) for batch in batches]
+        losses = [batch.loss(mean * batch.mask, 0.1) for batch, mean in zip(batches, means, strict=True)]
+        assert likes(batches, losses) == {"that of the mean of the advantages over the tokens of each sample"}
+
+
+def likes(batches: list[MicroBatch], losses: list[float]) -> set[str]:
+    """What losses with a KL term are called together."""
+    found = [batch.compared(loss, 0.1) for batch, loss in zip(batches, losses, strict=True)]
+    return {numbers.loss_like for numbers in named_together(found, [])}
 
 
 def test_healthy_losses_are_called_nothing() -> None:
@@ -264,7 +271,7 @@ OTHER_MISTAKES: dict[str, Callable[[MicroBatch, Any], tuple[Advantages, dict[str
 
 @pytest.mark.parametrize("how", OTHER_MISTAKES)
 def test_no_other_mistake_is_called_a_change_of_advantages(how: str) -> None:
-    known = [change.what for change in changes()]
+    known = [change.what for change in changes(INPUTS)]
     for seed in range(34):
         generator = torch.Generator().manual_seed(seed)
         found = []

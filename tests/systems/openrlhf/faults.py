@@ -674,7 +674,7 @@ def value_clip_removed(at: int) -> None:
     other_value_loss(at, change)
 
 
-@fault(report="returns off by one", code="RLS801", cause="targets of the token before")
+@fault(report="returns off by one", code="RLS801", cause="the returns of the token before")
 def targets_shifted_in_the_loss(at: int) -> None:
     """The critic's loss draws the value of each token to the return of the token before."""
     other_value_loss(at, lambda call, module, given: call(returns=given["returns"].roll(1, 1)))

@@ -172,10 +172,23 @@ def test_the_critics_loss(clip: float | None, dtype: torch.dtype) -> None:
         assert found.gradient_gap is not None
         assert found.loss_gap <= 32
         assert found.gradient_gap <= 32
-        rounding = float(formula.value(batch)[1])
-        moved = float(ValueLoss(clip)(values, old, targets.roll(1, 1), action_mask=given["mask"], **totals))
-        fitting = [words for words, other in formula.others(batch, 2) if abs(moved - other) <= 32 * rounding]
-        assert "that of targets of the token before" in fitting
+
+
+@pytest.mark.parametrize("clip", [None, 0.2])
+def test_targets_that_are_changed_on_their_way_into_the_critics_loss(clip: float | None) -> None:
+    totals = {"dp_size": 2, "batch_num_tokens": torch.tensor(20.0), "global_batch_size": torch.tensor(7.0)}
+    for change, words in (
+        (lambda targets: targets.roll(1, 1), "that of the returns of the token before"),
+        (lambda targets: targets.clamp(min=-1.83), "that of returns cut from below at -1.83"),
+    ):
+        formula, found = value_formula(ValueSettings(clip)), []
+        for seed in range(4):
+            given = numbers(seed)
+            values, old, targets = (given[name] for name in ("log_probs", "old", "engine"))
+            loss = float(ValueLoss(clip)(values, old, change(targets), action_mask=given["mask"], **totals))
+            batch = batch_of({"values": values, "old": old, "targets": targets}, given["mask"], torch.float32)
+            found.append(Compared(formula, batch, loss, formula.compare(batch, loss, 2)))
+        assert {of.loss_like for of in named_together(found, []) if not of.loss_is_documented} == {words}
 
 
 def experiences(seed: int, samples: int) -> list[Experience]:
@@ -319,6 +332,25 @@ def test_advantages_that_are_changed_on_their_way_into_the_loss(changed: Any, wo
     assert {None if of.loss_is_documented else of.loss_like for of in named_together(found, [])} == {words}
 
 
+@pytest.mark.parametrize(
+    ("name", "changed", "words"),
+    [
+        ("old", lambda old: old.clamp(min=-1.5), "that of old log-probs cut from below at -1.5"),
+        ("old", lambda old: old.roll(-1, 1), "that of the old log-probs of the token after"),
+        ("engine", lambda engine: engine.roll(1, -1), "that of the engine's log-probs of the token before"),
+    ],
+)
+def test_log_probs_that_are_changed_on_their_way_into_the_loss(name: str, changed: Any, words: str) -> None:
+    args = arguments(level="token", mode="mask", threshold=[0.7, 1.5])
+    formula, found = policy_formula(read_settings(args, 0.0)), []
+    for seed in range(6):
+        given = numbers(seed)
+        loss = plain_loss(given | {name: changed(given[name])})
+        batch = batch_of({name: given[name] for name in NAMES}, given["mask"], torch.float32)
+        found.append(Compared(formula, batch, loss, formula.compare(batch, loss, 2)))
+    assert {of.loss_like for of in named_together(found, []) if not of.loss_is_documented} == {words}
+
+
 def inverted(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return given | {"engine": 2 * given["old"] - given["engine"]}
 
@@ -327,17 +359,12 @@ def of_current(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return given | {"engine": given["engine"] - given["log_probs"] + given["old"]}
 
 
-def of_token_before(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return given | {"engine": given["engine"].roll(1, -1)}
-
-
 @pytest.mark.parametrize("mode", ["mask", "clip"])
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         (inverted, "that of the inverse of each importance weight"),
         (of_current, "that of importance weights of the current log-probs, and not of the old ones"),
-        (of_token_before, "that of the engine's log-probs of the token before"),
     ],
 )
 def test_importance_weights_of_other_log_probs_are_named(change: Any, words: str, mode: str) -> None:

@@ -258,8 +258,6 @@ def _other_weights(
         settings,
         with_engine(engine - (batch.tensors["log_probs"] - old)),
     )
-    for shift, which in ((1, "before"), (-1, "after")):
-        yield f"that of the engine's log-probs of the token {which}", settings, with_engine(engine.roll(shift, -1))
     yield "that of importance weights without their bounds", with_weights(low=-torch.inf, high=torch.inf), batch
     yield "that of importance weights within OpenRLHF's own bounds", with_weights(low=0.5, high=5.0), batch
     if of.level == "seq":

@@ -76,16 +76,10 @@ def _sizes(settings: ValueSettings, batch: LossBatch) -> Tensor:
 
 
 def _mistakes(settings: ValueSettings, batch: LossBatch) -> Iterator[tuple[str, ValueSettings, LossBatch]]:
-    targets, old = batch.tensors["targets"], batch.tensors["old"]
     yield "that without the clip of values", replace(settings, clip=None), batch
     if settings.clip is None:
         yield "that with a clip of values at 0.2", replace(settings, clip=0.2), batch
     else:
         smaller = replace(settings, smaller=True)
         yield "the smaller of the clipped and the plain error, not the larger", smaller, batch
-    yield "that of targets equal to the old values", settings, batch.with_tensors(targets=old)
-    for places, words in ((1, "before"), (-1, "after")):
-        moved = batch.with_tensors(targets=targets.roll(places, 1))
-        yield f"that of targets of the token {words}", settings, moved
-    yield "that of targets of other samples", settings, batch.with_tensors(targets=targets.roll(1, 0))
     yield "that of a mean over samples", replace(settings, aggregation="seq-mean-token-mean"), batch

@@ -9,7 +9,8 @@ import msgspec
 import torch
 
 from rlstep_hooks.observe.deferred import finite
-from rlstep_hooks.observe.loss_causes import Case, named, of_changed_advantages, unexplained
+from rlstep_hooks.observe.loss_cases import Case
+from rlstep_hooks.observe.loss_causes import named, of_changed_inputs, unexplained
 from rlstep_hooks.observe.losses import FITS, LOST, NO_NUMBER, Formula, LossBatch
 from rlstep_hooks.observe.numbers import Columns
 
@@ -147,7 +148,7 @@ class LossColumns(Columns, frozen=True):
         wrong[[*other]] = True
         exact = formula.settings.precision == "float32"
         case = Case(formula, batch, observed, wrong, unit=_ROUNDING, relative=0.0 if exact else within)
-        return named(alone, of_changed_advantages([case], self.told))
+        return named(alone, of_changed_inputs([case], self.told))
 
 
 def _is_near(loss: float, other: float, within: float, absolute: float) -> bool:

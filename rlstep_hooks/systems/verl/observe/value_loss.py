@@ -69,15 +69,7 @@ def _sizes(settings: ValueSettings, batch: LossBatch) -> Tensor:
 
 
 def _mistakes(settings: ValueSettings, batch: LossBatch) -> Iterator[tuple[str, ValueSettings, LossBatch]]:
-    returns = batch.tensors["returns"]
     yield "that without a clip of the values", replace(settings, clip=float(torch.finfo(torch.float32).max)), batch
     yield "that of values that are not kept near the old ones, but put there", replace(settings, clip=0.0), batch
-    for words, steps in (("after", -1), ("before", 1)):
-        of_tokens, of_samples = returns.roll(steps, 1), returns.roll(steps, 0)
-        yield f"that of the returns of the token {words}", settings, batch.with_tensors(returns=of_tokens)
-        yield f"that of the returns of the sample {words}", settings, batch.with_tensors(returns=of_samples)
-    old = batch.with_tensors(returns=batch.tensors["old"])
-    yield "that of the old values in the place of the returns", settings, old
-    yield "that of returns of 0", settings, batch.with_tensors(returns=torch.zeros_like(returns))
     for mode in AGGREGATIONS:
         yield f"that of loss_agg_mode={mode}", replace(settings, aggregation=mode), batch

@@ -1,0 +1,109 @@
+"""The number of a change that differs from others in it alone: a bound, a factor, a share.
+
+One loss is right for some number always. So the number is solved for one loss that is wrong, and explains others only if two more of
+them have it too.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from rlstep_hooks.observe.loss_cases import FEWEST_CHANGED, Case, Search
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from rlstep_hooks.observe.input_changes import Change, Family
+
+FEWEST_LOSSES = 3
+"""Wrong losses that a number must explain."""
+
+MOST_NUMBERS = 1 << 22
+"""Numbers of one loss, times the steps in which one is solved: beyond, it would take too long."""
+
+_STEPS, _DIGITS, _NEAR = 40, range(1, 6), 1e-3
+
+_SOLVED = 3
+"""Losses for which a number is solved at most, one after another: two numbers that are too near to each other may both give one."""
+
+
+def solved(families: Iterable[Family], cases: Sequence[Case]) -> list[Change]:
+    """The changes with numbers that explain all wrong losses."""
+    if sum(int(case.wrong.sum()) for case in cases) < FEWEST_LOSSES or any(case.relative for case in cases):
+        return []
+    every = [*families]
+    search = Search(cases, tried=len(every) * _STEPS, solved=1)
+    for case, place in _clearest(cases):
+        if case.batch.mask.numel() * _STEPS > MOST_NUMBERS:
+            continue
+        found = [change for family in every if (change := _solved(family, case, place, search)) is not None]
+        if found:
+            return found
+    return []
+
+
+def _solved(family: Family, case: Case, place: int, search: Search) -> Change | None:
+    """The member of a family that is solved for one loss and explains all."""
+    for number in _numbers(family, case, place):
+        for written in _written(number):
+            change = family.member(written)
+            if search.explains(partial(Case.changed, change=change), FEWEST_CHANGED) is not None:
+                return change
+    return None
+
+
+def _clearest(cases: Sequence[Case]) -> list[tuple[Case, int]]:
+    """The wrong losses that are farthest from the documented ones, in roundings, and their places in their cases."""
+    found: list[tuple[float, Case, int]] = []
+    for case in cases:
+        rounding = (case.unit * case.documented[1]).flatten()
+        far = ((case.observed - case.documented[0]).flatten() / rounding).abs().nan_to_num(0.0, 0.0, 0.0)
+        found += [(size, case, place) for place, size in enumerate((far * case.wrong.flatten()).tolist()) if size]
+    return [(case, place) for _, case, place in sorted(found, key=itemgetter(0), reverse=True)[:_SOLVED]]
+
+
+def _numbers(family: Family, case: Case, place: int) -> Iterator[float]:
+    """Numbers with which the loss is what the trainer computed."""
+    given = family.which.read(case.batch)
+    if given is None:
+        return
+    counted = case.batch.mask.expand_as(given) if given.shape[-1] > 1 else case.batch.mask.amax(-1, keepdim=True)
+    if case.observed.dim():
+        given, counted = given[place], counted[place]
+    observed = float(case.observed.flatten()[place])
+
+    def apart(number: float) -> float:
+        alternative = case.changed(family.member(number))
+        return math.nan if alternative is None else float(alternative.value.flatten()[place]) - observed
+
+    numbers = family.numbers(given[counted != 0])
+    values = [apart(number) for number in numbers]
+    for left, right, below, above in zip(numbers, numbers[1:], values, values[1:], strict=False):
+        if below * above < 0:
+            yield _root(apart, (left, below), (right, above))
+
+
+def _root(of: Callable[[float], float], left: tuple[float, float], right: tuple[float, float]) -> float:
+    """Where a function is 0 between two numbers, given with its values, which have other signs (Illinois)."""
+    number = left[0]
+    for _ in range(_STEPS):
+        (a, at_a), (b, at_b) = left, right
+        number = (a * at_b - b * at_a) / (at_b - at_a)
+        value = of(number)
+        if value == 0 or not math.isfinite(value) or number in (a, b):
+            break
+        # The end that stays counts half, so that the other one moves too.
+        left, right = (right if value * at_b < 0 else (a, at_a / 2)), (number, value)
+    return number
+
+
+def _written(number: float) -> Iterator[float]:
+    """A number as somebody may have written it, with few digits, and at last as it is."""
+    for digits in _DIGITS:
+        short = float(f"{number:.{digits}g}")
+        if abs(short - number) <= _NEAR * abs(number):
+            yield short
+    yield number
