@@ -1,7 +1,7 @@
 """The number of a change that differs from others in it alone: a bound, a factor, a share.
 
 One loss is right for some number always. So the number is solved for one loss that is wrong, and explains others only if two more of
-them have it too.
+them have it too; or one more, if it is a number of so few digits that no chance would have given it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,18 @@ if TYPE_CHECKING:
     from rlstep_hooks.observe.input_changes import Change, Family
 
 FEWEST_LOSSES = 3
-"""Wrong losses that a number must explain."""
+"""Wrong losses that any number must explain."""
+
+FEWEST_OF_SHORT = 2
+"""Wrong losses that a number of few digits must explain."""
 
 MOST_NUMBERS = 1 << 22
 """Numbers of one loss, times the steps in which one is solved: beyond, it would take too long."""
 
-_STEPS, _DIGITS, _NEAR = 40, range(1, 6), 1e-3
+_STEPS, _NEAR = 40, 1e-3
+
+_SHORT, _LONG = range(1, 4), range(4, 7)
+"""Digits of numbers that somebody writes, and of others."""
 
 _SOLVED = 3
 """Losses for which a number is solved at most, one after another: two numbers that are too near to each other may both give one."""
@@ -32,26 +38,31 @@ _SOLVED = 3
 
 def solved(families: Iterable[Family], cases: Sequence[Case]) -> list[Change]:
     """The changes with numbers that explain all wrong losses."""
-    if sum(int(case.wrong.sum()) for case in cases) < FEWEST_LOSSES or any(case.relative for case in cases):
+    wrong = sum(int(case.wrong.sum()) for case in cases)
+    if wrong < FEWEST_OF_SHORT or any(case.relative for case in cases):
         return []
     every = [*families]
-    search = Search(cases, tried=len(every) * _STEPS, solved=1)
+    # A number of few digits is one of a thousand that may have been tried: the loss that it was solved for speaks for it too.
+    searches = [(_SHORT, Search(cases, tried=len(every) * _STEPS * 10 ** max(_SHORT)))]
+    if wrong >= FEWEST_LOSSES:
+        searches.append((_LONG, Search(cases, tried=len(every) * _STEPS, solved=1)))
     for case, place in _clearest(cases):
         if case.batch.mask.numel() * _STEPS > MOST_NUMBERS:
             continue
-        found = [change for family in every if (change := _solved(family, case, place, search)) is not None]
+        found = [change for family in every if (change := _solved(family, case, place, searches)) is not None]
         if found:
             return found
     return []
 
 
-def _solved(family: Family, case: Case, place: int, search: Search) -> Change | None:
+def _solved(family: Family, case: Case, place: int, searches: Sequence[tuple[range, Search]]) -> Change | None:
     """The member of a family that is solved for one loss and explains all."""
     for number in _numbers(family, case, place):
-        for written in _written(number):
-            change = family.member(written)
-            if search.explains(partial(Case.changed, change=change), FEWEST_CHANGED) is not None:
-                return change
+        for digits, search in searches:
+            for written in _written(number, digits):
+                change = family.member(written)
+                if search.explains(partial(Case.changed, change=change), FEWEST_CHANGED) is not None:
+                    return change
     return None
 
 
@@ -100,10 +111,9 @@ def _root(of: Callable[[float], float], left: tuple[float, float], right: tuple[
     return number
 
 
-def _written(number: float) -> Iterator[float]:
-    """A number as somebody may have written it, with few digits, and at last as it is."""
-    for digits in _DIGITS:
-        short = float(f"{number:.{digits}g}")
+def _written(number: float, digits: range) -> Iterator[float]:
+    """A number with so many digits, where it is near to itself then."""
+    for count in digits:
+        short = float(f"{number:.{count}g}")
         if abs(short - number) <= _NEAR * abs(number):
             yield short
-    yield number

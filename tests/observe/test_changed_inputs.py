@@ -212,12 +212,19 @@ def test_one_large_mini_batch_tells_a_change_by_itself() -> None:
             assert called == [f"that of {what}"], seed
 
 
-def test_a_bound_of_its_own_needs_three_losses() -> None:
+def test_a_bound_of_its_own_needs_several_losses() -> None:
     generator = torch.Generator().manual_seed(0)
     batches = [MicroBatch(generator, 6) for _ in range(3)]
-    found = [batch.compared(batch.given | {"old": batch.given["old"].clamp(min=-1.37)}) for batch in batches]
-    assert likes(found[:2]) == ["", ""]
-    assert likes(found) == ["that of old log-probs cut from below at -1.37"] * 3
+
+    def called(losses: int, bound: float) -> list[str]:
+        return likes(
+            [each.compared(each.given | {"old": each.given["old"].clamp(min=bound)}) for each in batches[:losses]]
+        )
+
+    assert called(1, -1.37) == [""]
+    assert called(2, -1.37) == ["that of old log-probs cut from below at -1.37"] * 2
+    assert called(2, -1.37283) == ["", ""]
+    assert called(3, -1.37283) == ["that of old log-probs cut from below at -1.373"] * 3
 
 
 def test_healthy_losses_are_called_nothing() -> None:

@@ -55,6 +55,11 @@ def within_losses(trainer: Any, alter: Callable[[dict[str, Any]], dict[str, Any]
     replace_method(trainer, inner_loss(trainer), loss)
 
 
+def with_other(name: str, change: Callable[[Any], Any]) -> Callable[[Any], None]:
+    """Change one input of the losses."""
+    return lambda trainer: within_losses(trainer, lambda batch: batch | {name: change(batch[name])})
+
+
 def normalised_again(batch: dict[str, Any]) -> dict[str, Any]:
     """The advantages of a micro-batch with mean 0 and deviation 1."""
     advantages = batch["advantages"]
@@ -229,7 +234,7 @@ FAULTS = (
           report="tokens of one micro-batch for those of the window", settings=OF_WINDOW, since="0.24",
           cause="another number of tokens than the masks"),
     Fault(made("only_good_samples_taught_by_the_loss", "Negative advantages are 0 in the loss.",
-               lambda trainer: within_losses(trainer, lambda batch: batch | {"advantages": batch["advantages"].clamp(min=0)})),
+               with_other("advantages", lambda advantages: advantages.clamp(min=0))),
           code="RLS801", where=Where(update=4, microbatch=8), report="a loss of one's own that learns from success alone",
           settings={**REUSED, "loss_type": "dr_grpo"}, since="0.18", cause="advantages whose negative ones are 0"),
     Fault(made("advantages_normalised_again_by_the_loss", "The loss normalises the advantages of each micro-batch once more.",
@@ -237,6 +242,14 @@ FAULTS = (
           code="RLS801", where=Where(update=4, microbatch=8), report="advantages whitened a second time, by micro-batch",
           settings={**REUSED, "loss_type": "dr_grpo", "scale_rewards": False}, since="0.18",
           cause="advantages normalised again over the samples"),
+    Fault(made("old_log_probs_cut_by_the_loss", "The loss cuts the old log-probs from below, so that no ratio gets large.",
+               with_other("old_per_token_logps", lambda old: old.clamp(min=-3.95))),
+          code="RLS801", where=Where(update=4, microbatch=8), report="old log-probs cut from below on their way into the loss",
+          settings={**REUSED, "loss_type": "dr_grpo"}, since="0.18", cause="old log-probs cut from below at -3.95"),
+    Fault(made("reference_of_the_token_before", "The KL term compares each token with the reference's log-prob of the token before.",
+               with_other("ref_per_token_logps", lambda reference: reference.roll(1, 1))),
+          code="RLS801", where=Where(update=4, microbatch=8), report="reference log-probs off by one token",
+          settings={**WITH_REFERENCE, "loss_type": "dr_grpo"}, since="0.18", cause="the reference log-probs of the token before"),
     Fault(made("kl_left_out_of_the_loss", "The loss is computed with beta 0.",
                lambda trainer: in_losses(trainer, first=4, beta=0.0)),
           code="RLS801", where=Where(rollout=2, update=4, microbatch=8), report="TRL, KL left out",

@@ -60,9 +60,10 @@ class LossScale(ValueRule):
                     with the documented ones
 
     What to do:
-        The finding names the mistake if a known one gives the same loss to rounding. One of the advantages is named if it
-        explains the losses of all micro-batches that are wrong: look for code between the rollout and the loss that writes to
-        them. Otherwise compare the loss function, its normaliser and what goes into it with the documented ones.
+        The finding names the mistake if a known one gives the same loss to rounding. A change of what goes into the loss
+        (advantages, old and reference log-probs, importance weights, returns, old values) is named if it explains the losses of
+        all micro-batches that are wrong: look for code between the rollout and the loss that writes to it. Otherwise compare the
+        loss function, its normaliser and what goes into it with the documented ones.
 
     Known limits:
 

@@ -88,7 +88,7 @@ class LossMeter(HeldLosses[_Held]):
     ) -> None:
         super().__init__(Guard(recorder, ("formula",)))
         self._told: list[str] = []
-        """What wrong losses were whose advantages were changed, in words that follow "the loss is"."""
+        """What wrong losses were whose inputs were changed, in words that follow "the loss is"."""
         self.recorder = recorder
         """Learns what is not observed."""
         self._args = args

@@ -141,7 +141,7 @@ class LossMeter(HeldLosses[_Held]):
     def __init__(self, kind: LossKind, recorder: GapRecorder) -> None:
         super().__init__(Guard(recorder, (kind.topic,)))
         self._told: list[str] = []
-        """What wrong losses were whose advantages were changed, in words that follow "the loss is"."""
+        """What wrong losses were whose inputs were changed, in words that follow "the loss is"."""
         self.recorder = recorder
         """Learns why losses are not compared."""
         self._kind = kind
