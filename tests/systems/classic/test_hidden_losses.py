@@ -153,3 +153,24 @@ def test_a_change_that_does_not_explain_one_loss_is_not_tried_of_others() -> Non
     likes = [of["loss_like"] for of in columns.values(numbers.tolist()).values()]
     either = "that of advantages whose negative ones are 0, or of advantages cut to [0, 1]"
     assert likes == [either, *["that of advantages whose negative ones are 0"] * 2]
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (lambda old: old.clamp(min=-0.5), "that of old log-probs cut from below at -0.5"),
+        (torch.zeros_like, "that of old log-probs that are all 0"),
+        (lambda old: old.roll(1), "that of the old log-probs of the sample before"),
+        (lambda old: old + 0.03 * torch.arange(32), ""),
+    ],
+)  # fmt: skip
+def test_gradients_of_changed_old_log_probs_are_named(changed: Any, words: str) -> None:
+    draw = torch.Generator().manual_seed(3)
+    log_probs, advantages, values = -torch.rand(32, generator=draw), 2 * torch.randn(32, generator=draw), torch.ones(32)
+    settings = SETTINGS["PPO, values clipped, advantages as they are"]
+    loss = MiniBatch.of(log_probs, values, None, settings=settings)
+    loss.add_samples(RolloutBufferSamples(values, values, values, log_probs, advantages, values))
+    ratio = (log_probs - changed(log_probs)).exp()
+    clipped = ((advantages > 0) & (ratio > 1 + settings.clip)) | ((advantages < 0) & (ratio < 1 - settings.clip))
+    loss.arrived = {"log_probs": torch.where(clipped, 0.0, -advantages * ratio) / 32, "values": torch.zeros(32)}
+    assert loss.like() == words
