@@ -41,7 +41,12 @@ def of_changed_inputs(cases: Sequence[Case], told: Collection[str] = ()) -> str:
     """
     inputs = inputs_of(cases[0].batch) if cases else ()
     wrong = sum(int(case.wrong.sum()) for case in cases)
-    if not wrong or not all(case.is_fine for case in cases) or (wrong < 3 and any(case.relative for case in cases)):
+    if (
+        not inputs
+        or not wrong
+        or not all(case.is_fine for case in cases)
+        or (wrong < 3 and any(case.relative for case in cases))
+    ):
         return ""
     with torch.no_grad():
         known = changes(inputs)

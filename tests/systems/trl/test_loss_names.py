@@ -22,7 +22,7 @@ def named(*losses: float) -> list[Any]:
     compared: Any = (
         formula,
         SimpleNamespace(mask=torch.ones(2), tensors={}),
-    )  # no advantages that may have been changed
+    )  # no input that may have been changed
     columns = LossColumns(MicroBatchValues, (4, 5), NAMES, losses=compared)
     values = columns.values([8.0, 8.0, 1.0, 1.0, *losses, 1.0, 1.5, 1.0, 1.5])
     return [values[index].get("loss_like") for index in (4, 5)]
