@@ -15,7 +15,7 @@ from rlstep_hooks.observe.advantages import Estimate, Estimator, lambda_returns
 from rlstep_hooks.observe.roundings import ABSOLUTE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from torch import Tensor
 
@@ -31,12 +31,14 @@ class Documented:
         given: What they were computed from.
         advantages: (B, T), as the framework has them.
         returns: (B, T), the targets of the critic's values; None without a critic.
+        others: Gives other rewards that these are mistaken for, in words that follow "the advantages are".
     """
 
     estimators: tuple[Estimator, ...]
     given: Rewards
     advantages: Tensor
     returns: Tensor | None = None
+    others: Callable[[], Iterable[tuple[str, Rewards]]] = tuple
 
     def off(self) -> Tensor:
         """The largest distance from the documented ones, in units of what rounding explains."""
@@ -54,7 +56,11 @@ class Documented:
         """The name of another calculation that gives these advantages; empty where none does."""
         if self.returns is not None and float(self._off_advantages()) <= 1:
             return "right, and the critic's targets are not what advantages and values add up to"
-        return next(filter(None, (fitting(each, self.given, self.advantages) for each in self.estimators)), "")
+        return next(filter(None, map(self._fitting, self.estimators)), "")
+
+    def _fitting(self, estimator: Estimator) -> str:
+        others = ((words, estimator.of(rewards)) for words, rewards in self.others())
+        return fitting(estimator, self.given, self.advantages, others)
 
 
 ENDS_EARLIER = "those with each end of an episode one timestep earlier"

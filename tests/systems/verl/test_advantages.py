@@ -103,6 +103,30 @@ def test_the_kl_penalty_of_the_rewards(kind: str) -> None:
     assert found(data, settings, -0.1)[0] > 100, "a penalty of the opposite sign"
 
 
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"ref_log_prob": torch.zeros_like}, "those with a KL penalty of reference log-probs that are all 0"),
+        ({"ref_log_prob": lambda of: of.roll(1, 1)}, "those with a KL penalty of the reference log-probs of the token before"),
+        ({"old_log_probs": lambda of: of.clamp(min=-1)}, "those with a KL penalty of old log-probs cut from below at -1"),
+        ({"ref_log_prob": lambda of: of * (1 + 0.1 * torch.rand_like(of))}, ""),
+    ],
+)  # fmt: skip
+def test_a_penalty_of_log_probs_that_were_changed_on_their_way_is_named(changed: Any, words: str) -> None:
+    for seed in range(4):
+        torch.manual_seed(seed)
+        settings = algorithm("gae", use_kl_in_reward=True, kl_penalty="kl")
+        right = rollout()
+        wrong = DataProto.from_dict({**right.batch.clone()}, {**right.non_tensor_batch})
+        for name, change in changed.items():
+            wrong.batch[name] = change(wrong.batch[name])
+        control = SimpleNamespace(value=0.1, update=lambda **_: None)
+        wrong, _ = apply_kl_penalty(wrong, control, kl_penalty="kl")
+        right.batch["token_level_rewards"] = wrong.batch["token_level_rewards"]
+        off, fit = found(computed(right, settings), settings, 0.1)
+        assert (off > 100, fit) == (True, words), seed
+
+
 @pytest.mark.parametrize("kind", ["kl", "abs", "mse", "low_var_kl"])
 def test_the_divergence_that_a_coefficient_adapts_to_is_verls_own(kind: str) -> None:
     torch.manual_seed(3)

@@ -6,6 +6,8 @@ Source: verl 0.9.1, docs/algo/*.md, trainer/ppo/core_algos.py (functions of `reg
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,11 +17,12 @@ from torch import Tensor
 from rlstep_hooks.observe.advantages import LARGEST, Estimator, Rewards
 from rlstep_hooks.observe.alternative_advantages import Documented
 from rlstep_hooks.observe.compared import is_compared
+from rlstep_hooks.observe.other_penalties import other_penalties
 from rlstep_hooks.systems.verl.observe.loss import kl_estimate
 from rlstep_hooks.systems.verl.observe.rewards import last_of_sessions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 _STABILISER = 1e-6
 _COUNTED = 1e-8
@@ -142,18 +145,36 @@ class AdvantageWatch:
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
         baselines = batch["reward_baselines"][rows] if "reward_baselines" in batch.keys() else None  # noqa: SIM118
         with_critic = estimator.tokens == "gae"
+        given = Rewards(
+            tokens=self._rewards(batch, rows, mask, coefficient),
+            mask=mask,
+            groups=torch.tensor([numbers[name] for name in names]),
+            values=batch["values"][rows] if with_critic else None,
+            given=baselines,
+        )
         return Documented(
             (estimator,),
-            Rewards(
-                tokens=self._rewards(batch, rows, mask, coefficient),
-                mask=mask,
-                groups=torch.tensor([numbers[name] for name in names]),
-                values=batch["values"][rows] if with_critic else None,
-                given=baselines,
-            ),
+            given,
             batch["advantages"][rows],
             batch["returns"][rows] if with_critic else None,
+            partial(self._other_rewards, given, batch, rows, mask, coefficient),
         )
+
+    def _other_rewards(
+        self, given: Rewards, batch: Any, rows: Tensor, mask: Tensor, coefficient: float
+    ) -> Iterator[tuple[str, Rewards]]:
+        """Rewards with another penalty than the configured one."""
+        if not self._algorithm.use_kl_in_reward:
+            return
+        kind = str(self._algorithm.kl_penalty).removesuffix("+")
+        old, reference = (batch[name][rows].double() for name in ("old_log_probs", "ref_log_prob"))
+        scores, dtype = batch["token_level_scores"][rows].double(), batch["token_level_rewards"].dtype
+
+        def penalty(old: Tensor, reference: Tensor) -> Tensor:
+            return coefficient * kl_estimate(old, reference, kind) * mask
+
+        for words, other in other_penalties(old, reference, mask, penalty):
+            yield words, replace(given, tokens=(scores - other).to(dtype))
 
     def _rewards(self, batch: Any, rows: Tensor, mask: Tensor, coefficient: float) -> Tensor:
         """Rewards of tokens, with the KL penalty as it is configured."""
