@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from rlstep_hooks.launch.python_source import NotLiteralError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from rlstep_hooks.launch.python_scopes import Scopes
+
+_T = TypeVar("_T")
+DEEPEST = 20
+"""Expressions within each other up to which a value is worked out: names may stand for each other in a circle."""
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -19,6 +26,37 @@ class Frame(msgspec.Struct, frozen=True):
     function: ast.FunctionDef
     given: dict[str, ast.expr]
     """What its parameters are in this call, as the caller writes it."""
+
+
+class Calls:
+    """The calls of a file's functions that are being worked out, each within the one before it."""
+
+    def __init__(self, scopes: Scopes) -> None:
+        self._scopes = scopes
+        self._frames: list[Frame] = []
+
+    @contextmanager
+    def within(self, function: ast.FunctionDef, given: Mapping[str, ast.expr]) -> Iterator[None]:
+        """What is worked out of the function's own names is so for a call that hands it this."""
+        self._frames.append(Frame(function, dict(given)))
+        try:
+            yield
+        finally:
+            self._frames.pop()
+
+    def given(self, name: ast.Name) -> ast.expr | None:
+        """What the innermost call gives a parameter of its function; None for any other name."""
+        frame = self._frames[-1] if self._frames else None
+        is_parameter = frame is not None and name.id in frame.given and self._scopes.scope(name) is frame.function
+        return frame.given[name.id] if frame is not None and is_parameter else None
+
+    def of_caller(self, work: Callable[[], _T]) -> _T:
+        """What is worked out where a call stands, of what it gives a function."""
+        frame = self._frames.pop()
+        try:
+            return work()
+        finally:
+            self._frames.append(frame)
 
 
 def given_back(body: Sequence[ast.stmt], holds: Callable[[ast.expr], bool]) -> ast.expr | None:

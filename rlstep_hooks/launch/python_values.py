@@ -5,16 +5,13 @@ from __future__ import annotations
 import ast
 import os
 from contextlib import suppress
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.launch.python_changes import Changes, is_container
-from rlstep_hooks.launch.python_documents import Documents, read_document
 from rlstep_hooks.launch.python_environment import read_by
-from rlstep_hooks.launch.python_functions import Frame, given_back
+from rlstep_hooks.launch.python_functions import DEEPEST, Calls, given_back
 from rlstep_hooks.launch.python_given import GivenOptions
+from rlstep_hooks.launch.python_opened import Opened
 from rlstep_hooks.launch.python_paths import path_of
 from rlstep_hooks.launch.python_results import parameters
 from rlstep_hooks.launch.python_source import NotLiteralError, is_within
@@ -22,15 +19,15 @@ from rlstep_hooks.launch.python_steps import stepped
 from rlstep_hooks.launch.python_substitution import expression_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from rlstep_hooks.launch.python_changes import Change
-    from rlstep_hooks.launch.python_documents import Finder
+    from rlstep_hooks.launch.python_documents import Documents, Finder
     from rlstep_hooks.launch.python_members import Members, Pairs
+    from rlstep_hooks.launch.python_opened import Document
     from rlstep_hooks.launch.python_options import Option
     from rlstep_hooks.launch.python_scopes import Scopes
 
-_T = TypeVar("_T")
 _OPERATIONS: dict[type[ast.operator], Any] = {
     ast.Add: lambda a, b: a + b,
     ast.Sub: lambda a, b: a - b,
@@ -53,22 +50,10 @@ _COMPARISONS: dict[type[ast.cmpop], Any] = {
 }
 _CASTS: dict[str, Any] = {"int": int, "float": float, "bool": bool, "str": str}
 _OF_TEXTS: dict[str, Any] = {"lower": str.lower, "upper": str.upper, "strip": str.strip}
-_DEEPEST = 20
-"""Expressions within each other up to which a value is worked out: names may stand for each other in a circle."""
 _LONGEST = 10_000
 """Numbers of a `range` that are read."""
 PARSED = "parsed"
 """Stands for the class of arguments that a parser makes."""
-
-
-class Document(msgspec.Struct, frozen=True):
-    """What an expression is of a YAML file that the program opens."""
-
-    value: Any
-    attributes: bool
-    """Whether keys are attributes too (OmegaConf)."""
-    unsure: frozenset[tuple[str, ...]] = frozenset()
-    """Keys that the program changes, each with those that lead to it."""
 
 
 class Values:
@@ -126,22 +111,28 @@ class Values:
         self._constants = constants
         self._scopes = scopes
         self._changes = changes
-        self._documents = documents
         self._given_options = GivenOptions(options, flags, overwritten, filled)
         self._parsed = parsed
         self._members = members
         self._imported = imported
         self._lengths = lengths
-        self._finder = finder
         self._variables = variables
         self._own_variables = own_variables
         self._function = function
         self._latest = latest
-        self._is_before = is_before
-        self._deciding: set[ast.AST] = set()
-        """Statements of which it is being worked out whether they have happened."""
-        self._frames: list[Frame] = []
-        """The calls of the file's functions that are being worked out, the innermost last."""
+        self._calls = Calls(scopes)
+        self._opened = Opened(
+            documents=documents,
+            finder=finder,
+            calls=self._calls,
+            scopes=scopes,
+            changes=changes,
+            members=members,
+            function=function,
+            bound=self._bound,
+            is_before=is_before,
+            literal=self._literal,
+        )
 
     def literal(self, node: ast.expr) -> Any:
         """The value of an expression.
@@ -165,7 +156,7 @@ class Values:
         Raises:
             NotLiteralError: It is a part of one that only the run knows.
         """
-        return self._document(node, 0)
+        return self._opened.document(node, 0)
 
     def returned(self, function: ast.FunctionDef, given: Mapping[str, object]) -> ast.expr | None:
         """What a function of the file gives back to a call with these values; None where it does more than to choose it.
@@ -176,12 +167,8 @@ class Values:
         if self._scopes.rebinds(function, given):
             return None
         handed: dict[str, ast.expr] = {name: expression_of(value) for name, value in given.items()}
-        self._frames.append(Frame(function, handed))
-        try:
-            back = given_back(function.body, lambda test: bool(self._literal(test, 0)))
-        finally:
-            self._frames.pop()
-        return back
+        with self._calls.within(function, handed):
+            return given_back(function.body, lambda test: bool(self._literal(test, 0)))
 
     def has_own_names(self, function: ast.FunctionDef, node: ast.expr) -> bool:
         """Whether an expression has names that a function binds itself."""
@@ -193,23 +180,20 @@ class Values:
         Raises:
             NotLiteralError: Only the run knows it.
         """
-        self._frames.append(Frame(function, {name: expression_of(value) for name, value in given.items()}))
-        try:
+        with self._calls.within(function, {name: expression_of(value) for name, value in given.items()}):
             return self._literal(node, 0)
-        finally:
-            self._frames.pop()
 
     def _literal(self, node: ast.expr, depth: int) -> Any:
-        if depth > _DEEPEST:
+        if depth > DEEPEST:
             raise NotLiteralError(node)
         if isinstance(node, ast.Constant):
             return node.value
-        if isinstance(node, ast.Name) and (given := self._given(node)) is not None:
-            return self._of_caller(lambda: self._literal(given, depth + 1))
+        if isinstance(node, ast.Name) and (given := self._calls.given(node)) is not None:
+            return self._calls.of_caller(lambda: self._literal(given, depth + 1))
         if isinstance(node, ast.Name) and node.id == "__file__":
             return os.path.abspath(self._source)
-        if (document := self._document(node, depth)) is not None:
-            return self._plain(document, node)
+        if (document := self._opened.document(node, depth)) is not None:
+            return self._opened.plain(document, node)
         if isinstance(node, ast.Name) and node.id in self._constants:
             made = self._constants[node.id]
             if is_container(made) and self._is_changed(node):
@@ -274,20 +258,6 @@ class Values:
         """What a name stands for: one assignment of the whole file, else one of its function, or what the only call hands in."""
         return self._constants.get(name.id) or self._scopes.value_of(name) or self._latest(name)
 
-    def _given(self, name: ast.Name) -> ast.expr | None:
-        """What the call that is being worked out gives a parameter of its function; None for any other name."""
-        frame = self._frames[-1] if self._frames else None
-        is_parameter = frame is not None and name.id in frame.given and self._scopes.scope(name) is frame.function
-        return frame.given[name.id] if frame is not None and is_parameter else None
-
-    def _of_caller(self, work: Callable[[], _T]) -> _T:
-        """What is worked out where a call stands, of what it gives a function."""
-        frame = self._frames.pop()
-        try:
-            return work()
-        finally:
-            self._frames.append(frame)
-
     def _called(self, call: ast.Call, name: str, depth: int) -> Any:
         """What a function of the file gives back to a call.
 
@@ -300,13 +270,10 @@ class Values:
             raise NotLiteralError(call)
         if self._scopes.rebinds(function, given):
             return self._stepped(call, function, given, depth)
-        self._frames.append(Frame(function, given))
-        try:
+        with self._calls.within(function, given):
             back = given_back(function.body, lambda test: bool(self._literal(test, depth + 1)))
             if back is not None:
                 return self._literal(back, depth + 1)
-        finally:
-            self._frames.pop()
         return self._stepped(call, function, given, depth)
 
     def _stepped(self, call: ast.Call, function: ast.FunctionDef, given: Mapping[str, ast.expr], depth: int) -> Any:
@@ -323,128 +290,6 @@ class Values:
             return stepped(function, plain, lambda node: self._literal(node, depth + 1))
         except NotLiteralError:
             raise NotLiteralError(call) from None
-
-    def _key(self, node: ast.expr, depth: int) -> object:
-        """The key that a part of a mapping has; None where it is not written, and no call gives it."""
-        if isinstance(node, ast.Constant):
-            return node.value
-        given = self._given(node) if isinstance(node, ast.Name) else None
-        return self._literal(node, depth + 1) if given is not None else None
-
-    def _document(self, node: ast.expr, depth: int) -> Document | None:
-        """What an expression is of a YAML file that the program opens; None where it is nothing of one."""
-        if self._finder is None or depth > _DEEPEST:
-            return None
-        if isinstance(node, ast.Name) and (given := self._given(node)) is not None:
-            return self._of_caller(lambda: self._document(given, depth + 1))
-        bound = self._bound(node) if isinstance(node, ast.Name) else None
-        if isinstance(node, ast.Name) and bound is not None:
-            whole = self._document(bound, depth + 1)
-            own = self._scopes.binder(node, node.id)
-            # Where another function has a name of its own that is the same, it is another thing.
-            changes = [
-                each
-                for each in self._changes.of(node.id)
-                if self._scopes.binder(each.node, node.id) is own or own is None
-            ]
-            return self._changed(whole, changes, node, bound, depth) if whole is not None else None
-        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):  # `yaml.safe_load(file) or {}`
-            first = self._document(node.values[0], depth + 1)
-            return first if first is not None and first.value else None
-        if isinstance(node, ast.Subscript) and (key := self._key(node.slice, depth)) is not None:
-            return self._part(node, node.value, key, depth)
-        if isinstance(node, ast.Attribute) and (held := self._members.of_self(node)) is not None:
-            return self._document(held, depth + 1)
-        if isinstance(node, ast.Attribute):
-            return self._part(node, node.value, node.attr, depth)
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr == "get"
-            and node.args
-        ):
-            key = self._key(node.args[0], depth)
-            return self._part(node, node.func.value, key, depth) if key is not None else None
-        loaded = self._documents.loaded(node)
-        if loaded is None:
-            return self._given_through(node, depth) if isinstance(node, ast.Call) else None
-        try:
-            path = self._literal(loaded.path, depth + 1)
-        except NotLiteralError:
-            return None
-        file = self._finder(str(path)) if isinstance(path, str | PurePosixPath) else None
-        value = read_document(file, loaded) if file is not None else None
-        return Document(value, loaded.attributes) if value is not None else None
-
-    def _given_through(self, call: ast.Call, depth: int) -> Document | None:
-        """A YAML file that a function of the file is given, and gives back after it has set something in it."""
-        function = self._function(call.func.id) if isinstance(call.func, ast.Name) else None
-        given = parameters(function, call) if function is not None and not function.decorator_list else None
-        if function is None or given is None:
-            return None
-        returns = [each for each in ast.walk(function) if isinstance(each, ast.Return)]
-        back = returns[0].value if len(returns) == 1 and returns[0] is function.body[-1] else None
-        if not isinstance(back, ast.Name) or back.id not in given or self._scopes.rebinds(function, given):
-            return None
-        whole = self._document(given[back.id], depth + 1)
-        if whole is None:
-            return None
-        self._frames.append(Frame(function, given))
-        try:
-            return self._changed(whole, self._changes.within(function, back.id), back, back, depth)
-        finally:
-            self._frames.pop()
-
-    def _changed(
-        self, whole: Document, changes: Sequence[Change], use: ast.Name, made: ast.expr, depth: int
-    ) -> Document | None:
-        """A YAML file with what the program has set in it where it uses its name; None where that may be anything."""
-        for change in changes:
-            if change.node in self._deciding:  # whether it happens depends on what the file holds
-                sure = None
-            else:
-                self._deciding.add(change.node)
-                try:
-                    sure = self._is_before(change, use, made)
-                finally:
-                    self._deciding.discard(change.node)
-            if sure is False:
-                continue
-            if change.key is None:
-                return None
-            path, value = (change.key, *change.deeper), change.below if change.deeper else change.value
-            is_set = sure and value is not None and not change.keeps and not change.removes
-            try:
-                new = self._literal(value, depth + 1) if is_set and value is not None else None
-            except NotLiteralError:
-                is_set = False
-            changed = _with(whole.value, path, new) if is_set else None
-            if changed is None:
-                whole = msgspec.structs.replace(whole, unsure=whole.unsure | {path})
-            else:
-                unsure = frozenset(each for each in whole.unsure if each[: len(path)] != path)
-                whole = msgspec.structs.replace(whole, value=changed, unsure=unsure)
-        return whole
-
-    def _part(self, node: ast.expr, of: ast.expr, key: object, depth: int) -> Document | None:
-        """`of[key]`, `of.get(key, default)` or `of.key`; None where `of` is nothing of a YAML file."""
-        whole = self._document(of, depth + 1)
-        if whole is None or (isinstance(node, ast.Attribute) and not whole.attributes):
-            return None
-        unsure = frozenset(path[1:] for path in whole.unsure if path[0] == str(key))
-        if not isinstance(whole.value, dict) or () in unsure:
-            raise NotLiteralError(node)
-        if key in whole.value:
-            return Document(whole.value[key], whole.attributes, unsure)
-        if not isinstance(node, ast.Call):
-            raise NotLiteralError(node)
-        return Document(self._literal(node.args[1], depth + 1) if len(node.args) > 1 else None, whole.attributes)
-
-    def _plain(self, document: Document, node: ast.expr) -> Any:
-        """The value of a part of a YAML file, where it is whole and no reference to another part."""
-        if document.unsure or "${" in str(document.value):
-            raise NotLiteralError(node)
-        return document.value
 
     def _worked_out(self, node: ast.expr, depth: int) -> Any:
         if (path := path_of(node, lambda part: self._literal(part, depth + 1))) is not None:
@@ -488,7 +333,7 @@ class Values:
         """A call with the first thing that it is given as a value, where that is a parameter of a call: `os.getenv(name, "")`."""
         match node:
             case ast.Call(func=function, args=[ast.Name() as name, *more], keywords=[]) if (
-                self._given(name) is not None
+                self._calls.given(name) is not None
             ):
                 value = self._literal(name, depth + 1)
                 return ast.Call(function, [ast.Constant(value), *more], []) if isinstance(value, str) else node
@@ -523,11 +368,3 @@ class Values:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise NotLiteralError(node)
         return value
-
-
-def _with(value: Any, path: tuple[str, ...], new: Any) -> dict[Any, Any] | None:
-    """A mapping with another value below some keys; None where one of them holds no mapping, or one with keys that are no texts."""
-    if not isinstance(value, dict) or any(not isinstance(key, str) for key in value):
-        return None
-    inner = new if len(path) == 1 else _with(value.get(path[0]), path[1:], new)
-    return None if inner is None and len(path) > 1 else {**value, path[0]: inner}
