@@ -9,6 +9,7 @@ import msgspec
 
 from rlstep_hooks.launch.python_members import Pairs
 from rlstep_hooks.launch.python_source import NotLiteralError, name_of, shown
+from rlstep_hooks.launch.python_substitution import expression_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -81,7 +82,16 @@ class Mappings:
             return self._after(node, made, first)
         if isinstance(node, ast.IfExp):
             return self._of_either(node, over=over)
+        if isinstance(node, ast.Name) and (handed := self._handed(node)) is not None:
+            return self.pairs(handed, over=over)
         return self._as_made(node, over=over) or self._of_import(node) or self._of_document(node)
+
+    def _handed(self, name: ast.Name) -> ast.expr | None:
+        """What the only call of a function hands in for a mapping that the function itself only reads; None for any other."""
+        handed, own = self._bound(name), self._order.function(name)
+        if handed is None or own is None or name.id in self._constants or self._order.function(handed) is own:
+            return None
+        return handed if _only_unpacks(own, name.id) else None
 
     def _made_as(self, name: ast.Name) -> ast.expr | None:
         """What a name is bound to: once in the whole file, or in the function that uses it."""
@@ -101,11 +111,13 @@ class Mappings:
         values = _written_pairs(node, over=over)
         if values is not None:
             return Pairs(values)
+        if isinstance(node, ast.Dict):
+            return self._merged(node)
         result = self._returned(node) if isinstance(node, ast.Call) else None
         if isinstance(result, ast.Name | ast.Dict) or (isinstance(result, ast.Call) and name_of(result.func) == "dict"):
             return self.pairs(result)
         chosen = self._chosen(node)
-        return self.pairs(chosen) if chosen is not None else None
+        return self.pairs(chosen) if chosen is not None else self._of_value(node)
 
     def _chosen(self, node: ast.expr) -> ast.expr | None:
         """The part of a mapping of mappings that a key chooses, which is no text where it is used: `PRESETS[args.preset]`."""
@@ -141,6 +153,32 @@ class Mappings:
         unsure = {**first.unsure, **second.unsure, **dict.fromkeys(differing, why)}
         return Pairs({**second.values, **first.values}, unsure, first.hidden or second.hidden)
 
+    def _merged(self, node: ast.Dict) -> Pairs | None:
+        """The pairs of `{**first, **second, "key": value}`: the last value of a key counts."""
+        values: dict[str, ast.expr] = {}
+        unsure: dict[str, str] = {}
+        for key, value in zip(node.keys, node.values, strict=True):
+            part = Pairs({str(key.value): value}) if isinstance(key, ast.Constant) else None
+            if key is None:
+                part = self.pairs(value)
+            if part is None or part.hidden or part.filtered:
+                return None
+            values |= part.values
+            unsure = {name: why for name, why in unsure.items() if name not in part.values} | part.unsure
+        return Pairs(values, unsure)
+
+    def _of_value(self, node: ast.expr) -> Pairs | None:
+        """The pairs of a mapping that a function of the file, or a comprehension, makes of what is known."""
+        if not isinstance(node, ast.Call | ast.DictComp):
+            return None
+        try:
+            whole = self._literal(node) if self._document(node) is None else None
+        except NotLiteralError:
+            return None
+        if not isinstance(whole, dict):
+            return None
+        return Pairs({str(key): ast.copy_location(expression_of(value), node) for key, value in whole.items()})
+
     def _of_document(self, node: ast.expr) -> Pairs | None:
         """The pairs of a section of a YAML file that the program opens: `**cfg["train"]`."""
         try:
@@ -172,6 +210,22 @@ class Mappings:
                 values.setdefault(change.key, use)
                 unsure[change.key] = f"{use.id} is changed in line {change.line}, with what only the run knows"
         return Pairs(values, unsure, first.hidden, filtered)
+
+
+def _only_unpacks(function: ast.AST, name: str) -> bool:
+    """Whether a function does nothing with a mapping but to put its pairs into others: `{**base, "key": value}`, `Config(**base)`."""
+    for node in ast.walk(function):
+        match node:
+            case ast.Dict(keys=keys, values=values):
+                unpacked = [value for key, value in zip(keys, values, strict=True) if key is None]
+            case ast.keyword(arg=None, value=value):
+                unpacked = [value]
+            case _:
+                unpacked = []
+        others = (each for each in ast.iter_child_nodes(node) if each not in unpacked)
+        if any(isinstance(each, ast.Name) and each.id == name for each in others):
+            return False
+    return True
 
 
 def _copied(node: ast.expr) -> ast.expr | None:

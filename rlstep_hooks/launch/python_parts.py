@@ -298,7 +298,7 @@ class Parts:
             return None
         self._finding.add(name)
         try:
-            return self._scopes.latest(name, self.order.runs)
+            return self._scopes.latest(name, self.order.runs) or self._scopes.settled(name)
         finally:
             self._finding.discard(name)
 

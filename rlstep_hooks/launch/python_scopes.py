@@ -118,6 +118,22 @@ class Scopes:
             found = each if held else found
         return found
 
+    def settled(self, name: ast.Name) -> ast.expr | None:
+        """What the only assignment of a name gives it that always runs before the use: one earlier in a block that holds the use."""
+        scope = self.scope(name)
+        choices = self._values_in(scope, name.id) if scope is not None and name.id not in self._moved else []
+        if len(choices) != 1 or scope is None or _is_parameter(scope, name.id):
+            return None
+        statement = self._above[choices[0]]
+        block, part = self._above[statement], self._above[name]
+        while part is not block and (above := self._above.get(part)) is not None and above is not block:
+            part = above
+        for field in ("body", "orelse", "finalbody"):
+            statements = getattr(block, field, None)
+            if isinstance(statements, list) and statement in statements and part in statements:
+                return choices[0] if statements.index(statement) < statements.index(part) else None
+        return None
+
     def owner_of_self(self, name: ast.Name) -> ast.ClassDef | None:
         """The class of the method whose first parameter a name is; None for any other name."""
         function = self.scope(name)

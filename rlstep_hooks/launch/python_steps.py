@@ -7,6 +7,7 @@ else, or a value that counts and that only the run knows, ends it.
 from __future__ import annotations
 
 import ast
+import copy
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,13 @@ from rlstep_hooks.launch.python_source import NotLiteralError
 from rlstep_hooks.launch.python_substitution import expression_of, substituted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_OWN_NAMES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, *_COMPREHENSIONS)
+"""What has names of its own."""
+_OPENING = re.compile(r"(^|\.)open\(")
+"""A call that opens a file."""
 _MOST = 2_000
 """Statements that are followed of one call."""
 _SAYING = re.compile(r"print|warnings\.warn|(?:log|logger|logging)\.\w+")
@@ -62,9 +68,9 @@ class _Steps:
         self._names: dict[str, Any] = dict(given)
         self._unknown = {each.arg for each in places if each.arg not in given}
         # Before it has a value, a name of the function has none that the file gives elsewhere.
-        self._unknown |= {
-            node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-        } - set(given)
+        self._unknown |= set(_bound_in(function.body)) - set(given)
+        self._shared = {name for name, value in given.items() if isinstance(value, list | dict)}
+        """Names of containers that something else holds too: a change by this name would be seen there."""
         self._left = _MOST
 
     def run(self, body: Sequence[ast.stmt]) -> None:
@@ -76,12 +82,23 @@ class _Steps:
 
     def _step(self, statement: ast.stmt) -> None:
         match statement:
-            case ast.Pass() | ast.Expr(value=ast.Constant()):
+            case ast.Pass() | ast.Expr(value=ast.Constant()) | ast.Import() | ast.ImportFrom() | ast.FunctionDef():
                 pass
             case ast.Expr(value=ast.Call(func=callee)) if _SAYING.fullmatch(ast.unparse(callee)):
                 pass
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=of), attr="append"), args=[value])):
                 self._list(of, statement.value).append(self._plain(value))
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=of), attr="extend"), args=[value])):
+                self._list(of, statement.value).extend(self._added(value, list))
+            case ast.Expr(
+                value=ast.Call(func=ast.Attribute(value=ast.Name(id=of), attr="update"), args=[value], keywords=[])
+            ):
+                self._mapping(of, statement.value).update(self._added(value, dict))
+            case ast.With(items=[ast.withitem(context_expr=opened, optional_vars=ast.Name(id=name))], body=body) if (
+                _OPENING.search(ast.unparse(opened))
+            ):
+                self._unknown.discard(name)  # what is read of an open file, the file's own reading knows
+                self.run(body)
             case ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value):
                 self._assign(target, value)
             case ast.AnnAssign():
@@ -92,8 +109,8 @@ class _Steps:
                 self._check(test, ends_if=isinstance(statement, ast.If))
             case ast.If(test=test, body=body, orelse=other):
                 self.run(body if self._value(test) else other)
-            case ast.For(target=ast.Name(id=name), iter=iterable, body=body, orelse=[]):
-                self._loop(name, iterable, body)
+            case ast.For(target=ast.Name() | ast.Tuple() as target, iter=iterable, body=body, orelse=[]):
+                self._loop(target, iterable, body)
             case ast.While(test=test, body=body, orelse=[]):
                 while self._value(test) and not self._turn(body):
                     pass
@@ -133,23 +150,33 @@ class _Steps:
                 for each, part in zip(targets, parts, strict=True):
                     self._assign(each, expression_of(part))
             case ast.Subscript(value=ast.Name(id=of), slice=key):
-                whole = self._names.get(of)
-                if not isinstance(whole, dict):
-                    raise NotLiteralError(target)
-                whole[self._plain(key)] = self._plain(value)
+                self._mapping(of, target)[self._plain(key)] = self._plain(value)
             case _:
                 raise NotLiteralError(target)
 
-    def _loop(self, name: str, iterable: ast.expr, body: Sequence[ast.stmt]) -> None:
+    def _loop(self, target: ast.Name | ast.Tuple, iterable: ast.expr, body: Sequence[ast.stmt]) -> None:
         is_own = isinstance(iterable, ast.Name) and iterable.id in self._names and iterable.id not in self._unknown
         whole = self._names[iterable.id] if is_own and isinstance(iterable, ast.Name) else self._value(iterable)
         if not isinstance(whole, list | dict):
             raise NotLiteralError(iterable)
+        names = [target] if isinstance(target, ast.Name) else target.elts
         for each in list(whole):
-            self._names[name] = each
-            self._unknown.discard(name)
+            parts = [each] if isinstance(target, ast.Name) else each
+            if not isinstance(parts, list) or len(parts) != len(names):
+                raise NotLiteralError(iterable)
+            for name, part in zip(names, parts, strict=True):
+                self._hold(name, part)
             if self._turn(body):
                 break
+
+    def _hold(self, target: ast.expr, value: Any) -> None:
+        """Gives a name of a loop what something else holds."""
+        if not isinstance(target, ast.Name):
+            raise NotLiteralError(target)
+        self._names[target.id] = value
+        self._unknown.discard(target.id)
+        if isinstance(value, list | dict):
+            self._shared.add(target.id)
 
     def _turn(self, body: Sequence[ast.stmt]) -> bool:
         """One turn of a loop; whether it ends the loop."""
@@ -163,22 +190,53 @@ class _Steps:
 
     def _list(self, name: str, at: ast.expr) -> list[Any]:
         found = self._names.get(name)
-        if not isinstance(found, list):
+        if not isinstance(found, list) or name in self._shared:
             raise NotLiteralError(at)
         return found
 
-    def _plain(self, node: ast.expr) -> Any:
-        """A value that is put into another one; one that could be changed there is not followed."""
-        value = self._value(node)
-        if isinstance(value, list | dict):
+    def _mapping(self, name: str, at: ast.expr) -> dict[Any, Any]:
+        found = self._names.get(name)
+        if not isinstance(found, dict) or name in self._shared:
+            raise NotLiteralError(at)
+        return found
+
+    def _added(self, node: ast.expr, kind: type) -> Any:
+        """The parts that a list or a mapping is given of another one; what they hold is not changed by their names any more."""
+        if isinstance(node, ast.Name) and node.id in self._names and node.id not in self._unknown:
+            whole = self._names[node.id]
+            self._shared.add(node.id)
+        else:
+            whole = self._value(node)
+        if not isinstance(whole, kind):
             raise NotLiteralError(node)
-        return value
+        return copy.deepcopy(whole)
+
+    def _plain(self, node: ast.expr) -> Any:
+        """A value that is put into another one; a container is not changed by its own name any more."""
+        if isinstance(node, ast.Name) and isinstance(held := self._names.get(node.id), list | dict):
+            if node.id in self._unknown:
+                raise NotLiteralError(node)
+            self._shared.add(node.id)
+            return copy.deepcopy(held)
+        return self._value(node)
 
     def _value(self, node: ast.expr) -> Any:
-        names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+        within = {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+        names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)} - within
         if isinstance(node, ast.Name) and isinstance(self._names.get(node.id), list | dict):
             raise NotLiteralError(node)  # a second name of one thing: a change by either would be seen by both
         if not names.isdisjoint(self._unknown):
             raise NotLiteralError(node)
         known = {name: expression_of(self._names[name]) for name in names if name in self._names}
         return self._literal(substituted(node, known))
+
+
+def _bound_in(body: Sequence[ast.stmt]) -> Iterator[str]:
+    """The names that statements bind, without those of functions and comprehensions within them."""
+    left: list[ast.AST] = list(body)
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        if not isinstance(node, _OWN_NAMES):
+            left.extend(ast.iter_child_nodes(node))

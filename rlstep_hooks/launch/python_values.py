@@ -13,6 +13,7 @@ from rlstep_hooks.launch.python_functions import DEEPEST, Calls, given_back
 from rlstep_hooks.launch.python_given import GivenOptions
 from rlstep_hooks.launch.python_opened import Opened
 from rlstep_hooks.launch.python_paths import path_of
+from rlstep_hooks.launch.python_plain import UNKNOWN, plain_result
 from rlstep_hooks.launch.python_results import parameters
 from rlstep_hooks.launch.python_source import NotLiteralError, is_within
 from rlstep_hooks.launch.python_steps import stepped
@@ -49,7 +50,6 @@ _COMPARISONS: dict[type[ast.cmpop], Any] = {
     ast.IsNot: lambda a, b: a is not b,
 }
 _CASTS: dict[str, Any] = {"int": int, "float": float, "bool": bool, "str": str}
-_OF_TEXTS: dict[str, Any] = {"lower": str.lower, "upper": str.upper, "strip": str.strip}
 _LONGEST = 10_000
 """Numbers of a `range` that are read."""
 PARSED = "parsed"
@@ -286,8 +286,10 @@ class Values:
         for name, value in given.items():
             with suppress(NotLiteralError):
                 plain[name] = self._literal(value, depth + 1)
+        kept = {name: expression_of(each) for name, each in plain.items() if not self._scopes.rebinds(function, [name])}
         try:
-            return stepped(function, plain, lambda node: self._literal(node, depth + 1))
+            with self._calls.within(function, kept):
+                return stepped(function, plain, lambda node: self._literal(node, depth + 1))
         except NotLiteralError:
             raise NotLiteralError(call) from None
 
@@ -298,7 +300,12 @@ class Values:
             left, right = self._literal(node.left, depth + 1), self._literal(node.comparators[0], depth + 1)
             return _COMPARISONS[type(node.ops[0])](left, right)
         if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
-            return _OPERATIONS[type(node.op)](self._numeric(node.left, depth), self._numeric(node.right, depth))
+            left, right = self._literal(node.left, depth + 1), self._literal(node.right, depth + 1)
+            if isinstance(node.op, ast.Add) and any(
+                isinstance(left, kind) and isinstance(right, kind) for kind in (str, list)
+            ):
+                return left + right
+            return _OPERATIONS[type(node.op)](_number(left, node), _number(right, node))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
             if node.func.id in _CASTS and len(node.args) == 1:
                 return _CASTS[node.func.id](self._literal(node.args[0], depth + 1))
@@ -314,14 +321,14 @@ class Values:
                     return list(numbers)
             if node.func.id in ("max", "min") and len(node.args) > 1:
                 return (max if node.func.id == "max" else min)(self._numeric(part, depth) for part in node.args)
-        match node:
-            case ast.Call(func=ast.Attribute(value=words, attr=method), args=[], keywords=[]) if method in _OF_TEXTS:
-                text = self._literal(words, depth + 1)
-                if isinstance(text, str):
-                    return _OF_TEXTS[method](text)
         variable = read_by(self._with_given_name(node, depth))
         if variable is not None:
             return self._of_environment(node, *variable, depth)
+        plain = plain_result(
+            node, lambda part: self._literal(part, depth + 1), lambda name: self._function(name) is not None
+        )
+        if plain is not UNKNOWN:
+            return plain
         match node:
             case ast.Call(func=ast.Name(id=name)):
                 return self._called(node, name, depth)
@@ -364,7 +371,10 @@ class Values:
         return value
 
     def _numeric(self, node: ast.expr, depth: int) -> int | float:
-        value = self._literal(node, depth + 1)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise NotLiteralError(node)
-        return value
+        return _number(self._literal(node, depth + 1), node)
+
+
+def _number(value: object, node: ast.expr) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise NotLiteralError(node)
+    return value
