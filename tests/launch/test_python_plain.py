@@ -94,7 +94,7 @@ def test_a_function_of_the_file_s_own_is_meant_before_a_builtin(tmp_path: Path) 
     [
         "    for part in sizes.values():\n        part['n'] = 8\n    return sizes\n",  # the parts are changed in the whole
         "    inner = {'n': 2}\n    out = {}\n    out['a'] = inner\n    inner['n'] = 8\n    return out\n",
-        "    inner = {'n': 2}\n    out = {}\n    out.update({'a': 1})\n    out['a'] = inner\n    inner.update({'n': 8})\n    return out\n",
+        "    inner = {'n': 2}\n    out = {}\n    out['a'] = inner\n    inner.update({'n': 8})\n    return out\n",
         "    out = {'a': {'n': 2}}\n    out['a']['n'] = unknown()\n    return out\n",
     ],
 )
