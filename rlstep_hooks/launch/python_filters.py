@@ -50,6 +50,13 @@ class Filters:
                 return mapping if same and self._are_parameters(taken) else None
         return None
 
+    def asks_for(self, test: ast.expr, key: str) -> bool:
+        """Whether a condition asks if something takes a keyword: `"beta" in signature(GRPOConfig.__init__).parameters`."""
+        match test:
+            case ast.Compare(left=ast.Constant(value=asked), ops=[ast.In()], comparators=[taken]):
+                return asked == key and self._are_parameters(taken)
+        return False
+
     def _are_parameters(self, names: ast.expr) -> bool:
         """Whether an expression is the names that a class or a function takes."""
         meant = self._bound.get(names.id, []) if isinstance(names, ast.Name) else [names]

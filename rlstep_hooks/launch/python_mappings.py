@@ -194,6 +194,11 @@ class Mappings:
         values, unsure = dict(first.values), dict(first.unsure)
         filtered = first.filtered or self._filters.is_filtered(use.id)
         for change in self._changes.of(use.id):
+            if not self._order.is_seen_by(made, change.node):
+                continue
+            asked = self._order.question(change.node)
+            if asked is not None and change.key is not None and self._filters.asks_for(asked.test, change.key):
+                change, filtered = msgspec.structs.replace(change, node=asked), True
             sure = self._order.is_before(change, use, made)
             if sure is False or (change.keeps and change.key in values and change.key not in unsure):
                 continue

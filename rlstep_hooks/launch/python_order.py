@@ -43,6 +43,11 @@ class Order:
             node = above
         return None
 
+    def question(self, node: ast.AST) -> ast.If | None:
+        """The `if` statement, without an `else`, that a statement stands in at once; None for any other."""
+        above = self._above.get(node)
+        return above if isinstance(above, ast.If) and not above.orelse and node in above.body else None
+
     def runs(self, node: ast.AST) -> bool | None:
         """Whether a statement runs when its function does: True also under conditions that hold, None where only the run knows."""
         sure = True
@@ -66,6 +71,13 @@ class Order:
                 return True
             node = above
         return False
+
+    def is_seen_by(self, made: ast.AST, node: ast.AST) -> bool:
+        """Whether a node may mean what a statement makes: a name of a function is seen there, and in functions within it."""
+        owner, function = self.function(made), self.function(node)
+        while function is not None and function is not owner:
+            function = self.function(function)
+        return function is owner
 
     def is_before(self, change: Change, use: ast.AST, made: ast.AST) -> bool | None:
         """Whether a change certainly happens before a use (True), or after it (False); None where the run decides."""

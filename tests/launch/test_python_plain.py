@@ -152,3 +152,35 @@ def test_a_program_that_makes_verl_s_command_of_a_flattened_file_is_planned(
     assert schedule is not None
     # The own setting of 32 prompts comes behind that of the file: 128 samples, two updates of 16 prompts x 4 samples.
     assert (schedule.samples_per_rollout, schedule.samples_per_update, schedule.rollouts) == (128, 64, 5)
+
+
+_TWO = """
+import inspect
+def one():
+    kw = dict(n=4, m=2)
+    taken = inspect.signature(Config.__init__).parameters
+    {first}
+    Config(**kw)
+def other():
+    kw = dict(n=8)
+    {second}
+    Other(**kw)
+one()
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "value"),
+    [
+        ("pass", "kw['n'] = given()", 4),  # a name of another function
+        ("kw['n'] = given()", "pass", None),
+        ("def later():\n        kw['n'] = given()", "pass", None),  # a function within it has the same one
+        ("if 'n' in taken:\n        kw['n'] = 6", "pass", 6),  # left out where the class does not take it
+        ("if 'm' in taken:\n        kw['n'] = 6", "pass", None),
+        ("if 'n' in taken:\n        kw['n'] = 6\n    else:\n        kw['m'] = 1", "pass", None),
+    ],
+)
+def test_what_a_function_changes_of_its_own_mapping_alone_counts(
+    tmp_path: Path, first: str, second: str, value: object
+) -> None:
+    assert found(tmp_path, _TWO.format(first=first, second=second)) == value

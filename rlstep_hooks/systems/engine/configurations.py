@@ -36,6 +36,8 @@ class Configured(msgspec.Struct, frozen=True):
     calls: Calls
     hidden: UnknownText | None = None
     """Why the configuration of the trainer is not known; None where it is."""
+    own: bool = False
+    """Whether the file has a configuration of its own, which derives from the framework's."""
 
 
 def with_configurations(calls: Calls, file: Path, current: str | None, system: System) -> Configured:
@@ -66,7 +68,7 @@ def with_configurations(calls: Calls, file: Path, current: str | None, system: S
             hidden = UnknownText("", why, Place(one.path, one.line, 1))
     if ours and not own and made.isdisjoint(_made_here(tree)):
         hidden = hidden or _elsewhere(tree, file, system)
-    return Configured(_named_as_ours(calls, own, current, packages), hidden)
+    return Configured(_named_as_ours(calls, own, current, packages), hidden, own=bool(own))
 
 
 def _last(packages: frozenset[str], one: Class) -> Iterator[str]:
@@ -149,6 +151,16 @@ def _aside(node: ast.AST) -> list[ast.expr]:
         case ast.ClassDef():
             return node.bases
     return []
+
+
+def given_to_trainer(tree: ast.Module, system: System) -> ast.expr | None:
+    """The configuration that the first trainer of a file is given, as it is written; None where it is given none."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in system.trainers:
+            given = [word.value for word in node.keywords if word.arg in _GIVEN] + node.args[_PLACE : _PLACE + 1]
+            if given:
+                return given[0]
+    return None
 
 
 def _elsewhere(tree: ast.Module, file: Path, system: System) -> UnknownText | None:

@@ -260,6 +260,8 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     """The name in a Schedule, if it is not the title."""
     package: str = ""
     """Distribution whose installed release counts, for example "trl"."""
+    pinned_package: str = ""
+    """Distribution whose release a checkout pins, where that is no package of the system's own; empty where it is `package`."""
     commits: str = ""
     """The commits between its releases, below `rlstep_hooks/systems`: "trl/commits.json"; empty where there is no list."""
     deviations: str = ""

@@ -84,11 +84,12 @@ def pinned_releases(
     Raises:
         LaunchError: A version is pinned that is not known, or that does not have the settings of the launch.
     """
-    if not system.package or system.releases is None:
+    package = system.pinned_package or system.package
+    if not package or system.releases is None:
         return ()
-    pins = find_pins(system.package, _folders(command, folder), source)
+    pins = find_pins(package, _folders(command, folder), source)
     # What a checkout of the framework itself installs for its own images and tests is not what runs.
-    if not pins or _is_of(system.package, folder):
+    if not pins or _is_of(package, folder):
         return ()
     exact = [pin for pin in pins if pin.is_exact]
     fits = _Fitting(system, command, given, keywords)

@@ -45,6 +45,28 @@ def calls_of(
     path = None if index.has_module(command.program) else file_of(command, folder)
     if path is None:
         return None
+    return calls_in(path, command, folder, command.program.caller, only=only, rows=rows)
+
+
+def calls_in(
+    path: Path,
+    command: Command,
+    folder: Path,
+    caller: str,
+    *,
+    only: Mapping[str, int] | None = None,
+    rows: int | None = None,
+) -> Calls:
+    """Calls in a Python file that a command comes to.
+
+    Args:
+        path: The file.
+        command: The command.
+        folder: The folder of the launch script.
+        caller: The file that is started, where that calls a function of this one; empty where this one is started.
+        only: Callees of which the call in one line alone counts.
+        rows: The rows of the training set, where the user gives them.
+    """
     from rlstep_hooks.launch.python_file import read_calls
 
     return read_calls(
@@ -54,7 +76,7 @@ def calls_of(
         {name: None if token.unknown else token.text for name, token in command.environment.items()},
         only,
         rows,
-        command.program.caller,
+        caller,
     )
 
 

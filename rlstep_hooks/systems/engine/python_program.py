@@ -17,9 +17,11 @@ from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import Place, UnknownText
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine.configurations import with_configurations
+from rlstep_hooks.systems.engine.configured_elsewhere import with_made_elsewhere
 from rlstep_hooks.systems.engine.launch import Declined
 from rlstep_hooks.systems.engine.own_program import with_parser
 from rlstep_hooks.systems.engine.python_launch import (
+    calls_in,
     calls_of,
     differ,
     hidden,
@@ -159,6 +161,11 @@ class PythonProgram(msgspec.Struct, frozen=True):
             if system.trainers:
                 configured = with_configurations(calls, self.file, command.folder, system)
                 calls, elsewhere = configured.calls, configured.hidden
+                if elsewhere is not None and not configured.own:
+                    made = with_made_elsewhere(
+                        calls, self.file, system, lambda other: calls_in(other, command, folder, str(self.file))
+                    )
+                    calls, elsewhere = (made, None) if made is not None else (calls, elsewhere)
             given, more = settings_of(calls, given, system)
             notes += more
             selected = selected_rows(calls, system)

@@ -29,16 +29,21 @@ _LOADER = "trainer/data_loader.py"
 """Where releases that have such a file make the loader of rows; before them, the trainer made it."""
 _ROLLOUT = re.compile(r"(?:self\.)?(?:config\.)?(?:data\.)?(?:rollout_batch_size|mini_rollout_batch_size)")
 _ESTIMATOR = re.compile(r"^class AdvantageEstimator\(.*?\):\n(.*?)(?=^\S)", re.MULTILINE | re.DOTALL)
-_MEMBER = re.compile(r"^[ \t]+\w+ = [\"'](\w+)[\"']", re.MULTILINE)
+_MEMBER = re.compile(r"^[ \t]+(\w+) = [\"'](\w+)[\"']", re.MULTILINE)
 
 
-def read_batch(fit: Method, trainer: Trainer, checkout: Checkout) -> list[str]:
+_CHOSEN = re.compile(r"self\.config\.algorithm\.adv_estimator == AdvantageEstimator\.(\w+)")
+"""What only launches with one estimator come to."""
+
+
+def read_batch(fit: Method, trainer: Trainer, checkout: Checkout, estimator: str = "") -> list[str]:
     """What is not known of what is trained; empty where it is as in the releases.
 
     Args:
         fit: The trainer's loop.
         trainer: The trainer.
         checkout: The package.
+        estimator: The advantage estimator of the launch; empty where it is not known.
     """
     unknown: list[str] = []
     maker = fit
@@ -53,7 +58,7 @@ def read_batch(fit: Method, trainer: Trainer, checkout: Checkout) -> list[str]:
     loops = [node for node in ast.walk(fit.function) if isinstance(node, ast.For | ast.While) and calls(node, _UPDATES)]
     if trains != 1 or len(loops) > (2 if isinstance(loops[0], ast.For) else 1):
         unknown.append(f"a rollout is not trained once ({fit.source.at(fit.function.lineno)})")
-    unknown += _parts(fit.function, fit.source)
+    unknown += _parts(fit.function, fit.source, _of_others(fit.function, checkout, estimator))
     unknown += _loaded(checkout)
     return unknown + _minibatches(checkout)
 
@@ -84,11 +89,16 @@ def _loaded(checkout: Checkout) -> Iterator[str]:
 
 def estimators(checkout: Checkout) -> tuple[str, ...]:
     """The advantage estimators that the checkout knows; empty where they are not a list of names."""
+    return tuple(value for value, _ in _members(checkout))
+
+
+def _members(checkout: Checkout) -> tuple[tuple[str, str], ...]:
+    """The values of the checkout's list of estimators, each with its name there."""
     for name in ("trainer/core_algos.py", "trainer/ray_trainer.py"):
         source = checkout.source(name)
         listed = _ESTIMATOR.search(source.text) if source is not None else None
         if listed is not None:
-            return tuple(_MEMBER.findall(listed[1]))
+            return tuple((value, member) for member, value in _MEMBER.findall(listed[1]))
     return ()
 
 
@@ -115,12 +125,23 @@ def _repeated(maker: Function, source: Source) -> Iterator[str]:
         yield f"nothing repeats a prompt worker.rollout.n times ({source.at(maker.lineno)})"
 
 
-def _parts(fit: Function, source: Source) -> Iterator[str]:
-    """Assignments within the loop that may leave a part of the trained batch out, or add to it."""
+def _of_others(fit: Function, checkout: Checkout, estimator: str) -> frozenset[ast.AST]:
+    """The statements that only launches with another advantage estimator come to."""
+    names = {name: value for value, name in _members(checkout)}
+    found: set[ast.AST] = set()
+    for node in ast.walk(fit):
+        asked = _CHOSEN.fullmatch(ast.unparse(node.test)) if isinstance(node, ast.If) else None
+        if isinstance(node, ast.If) and asked is not None and estimator and names.get(asked[1], estimator) != estimator:
+            found.update(inner for statement in node.body for inner in ast.walk(statement))
+    return frozenset(found)
+
+
+def _parts(fit: Function, source: Source, aside: frozenset[ast.AST]) -> Iterator[str]:
+    """Assignments within the loop that may leave a part of the trained batch out, or add to it, but for those that are set aside."""
     updates = [node for node in ast.walk(fit) if isinstance(node, ast.Call) and calls(node, _UPDATES)]
     trained = {argument.id for call in updates for argument in call.args if isinstance(argument, ast.Name)}
     for node in ast.walk(fit):
-        if not isinstance(node, ast.Assign):
+        if not isinstance(node, ast.Assign) or node in aside:
             continue
         names = {inner.id for target in node.targets for inner in _targets(target)}
         if names & trained and not keeps_whole(node.value, (_MAKES,)):

@@ -79,7 +79,9 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
         raise LaunchError(f"which trainer EasyR1 uses was not found in {shown} beside the launch", remedy=_REMEDY)
     unknown: list[str] = []
     loop = _loop(fit.function, fit.source, unknown)
-    unknown += [*read_batch(fit, trainer, checkout), *trainer.unknown]
+    asked = given.get("algorithm.adv_estimator")
+    estimator = str(asked.value) if asked is not None and not asked.unknown else ""
+    unknown += [*read_batch(fit, trainer, checkout, estimator), *trainer.unknown]
     workers = checkout.source("workers/fsdp_workers.py")
     lines = [line.strip() for line in workers.text.splitlines()] if workers is not None else []
     unknown += [

@@ -81,5 +81,6 @@ SYSTEM = msgspec.structs.replace(
         *TRL.notes,
     ),
     package="",
-    **PLANNED_ONLY,
+    pinned_package="trl",
+    **{**PLANNED_ONLY, "commits": TRL.commits},
 )

@@ -189,6 +189,22 @@ def test_samples_that_are_left_out_or_trained_again_are_asked_about(tmp_path: Pa
         planned(tmp_path, before=before)
 
 
+_OTHERS = "class AdvantageEstimator(str):\n    GRPO = 'grpo'\n    OWN = 'own'\n\nX = 1\n"
+_OF_OWN = "if self.config.algorithm.adv_estimator == AdvantageEstimator.OWN:\n    batch = self.mix(batch)"
+
+
+def test_what_only_launches_with_another_estimator_come_to_decides_nothing(tmp_path: Path) -> None:
+    plan = planned(tmp_path, before=_OF_OWN, algorithms=_OTHERS, more="algorithm.adv_estimator=grpo")
+    assert plan.schedule is not None
+    assert plan.schedule.rollouts == 150
+
+
+@pytest.mark.parametrize("more", ["algorithm.adv_estimator=own", ""])
+def test_what_the_estimator_of_the_launch_may_come_to_is_asked_about(tmp_path: Path, more: str) -> None:
+    with pytest.raises(LaunchError, match="may train a part"):
+        planned(tmp_path, before=_OF_OWN, algorithms=_OTHERS, more=more)
+
+
 @pytest.mark.parametrize(
     ("actor", "said"),
     [

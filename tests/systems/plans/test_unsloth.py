@@ -78,3 +78,17 @@ def test_its_other_trainers_and_trl_itself(tmp_path: Path) -> None:
     alone = tmp_path / "trl.py"
     alone.write_text("from trl import GRPOConfig, GRPOTrainer\nGRPOTrainer(args=GRPOConfig(max_steps=1))\n")
     assert planned(alone).framework == "trl"
+
+
+def test_the_release_of_trl_that_the_checkout_installs_counts(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("unsloth\ntrl==0.22.2\n")
+    assert read(script(tmp_path, "max_steps=100")).schedule.version == "0.22.2"
+
+
+@pytest.mark.parametrize(
+    "pin", ["trl==0.15.2", "git+https://github.com/huggingface/trl.git@e95f9fb74a3c3647b86f251b7e230ec51c64b72b"]
+)
+def test_a_release_of_trl_that_unsloth_does_not_take_is_asked_about(tmp_path: Path, pin: str) -> None:
+    (tmp_path / "requirements.txt").write_text(f"unsloth\n{pin}\n")
+    with pytest.raises(LaunchError, match=r"which is not known: 0\.18\.2 to before 0\.25 are"):
+        planned(script(tmp_path, "max_steps=100"))
