@@ -48,6 +48,8 @@ class Change(msgspec.Struct, frozen=True):
     """The keys below `key` that lead to the one that is changed, where all that is changed is below them."""
     below: ast.expr | None = None
     """What is set there; None where that is not written out."""
+    whole: ast.expr | None = None
+    """The mapping all pairs of which are added (`kw.update(more)`); None for a change of another kind."""
 
     @property
     def line(self) -> int:
@@ -210,7 +212,7 @@ def _by_method(call: ast.Call, method: str) -> Iterator[Change]:
             first = None
         written = isinstance(first, ast.Dict) and all(isinstance(part, ast.Constant) for part in first.keys)
         if first is not None and not written:
-            yield Change(call)
+            yield Change(call, whole=first if not isinstance(first, ast.Starred) else None)
         if isinstance(first, ast.Dict) and written:
             for part, value in zip(first.keys, first.values, strict=True):
                 if isinstance(part, ast.Constant):

@@ -202,6 +202,11 @@ class Mappings:
             sure = self._order.is_before(change, use, made)
             if sure is False or (change.keeps and change.key in values and change.key not in unsure):
                 continue
+            added = self.pairs(change.whole) if sure and change.whole is not None else None
+            if change.key is None and added is not None and not added.hidden and not added.filtered:
+                values |= added.values
+                unsure = {name: why for name, why in unsure.items() if name not in added.values} | added.unsure
+                continue
             if change.key is None:
                 hidden = first.hidden or f"whose contents are changed in line {change.line}"
                 return Pairs(values, unsure, hidden, filtered)

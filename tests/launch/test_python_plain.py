@@ -72,6 +72,10 @@ def found(folder: Path, text: str) -> object:
         ("def pick(value):\n    return 4 if isinstance(value, list) else 2\nConfig(n=pick([8]))\npick('a')\n", None),
         ("BASE = {'n': 2, 'm': 3}\nOVER = {'n': 4}\nBOTH = {**BASE, **OVER}\nConfig(**BOTH)\n", 4),
         ("BASE = {'n': 2, 'm': 3}\nBOTH = {'n': 4, **BASE}\nConfig(**BOTH)\n", 2),
+        ("MORE = {'n': 4}\nkw = dict(n=2, m=3)\nkw.update(MORE)\nConfig(**kw)\n", 4),
+        ("MORE = {'n': 4}\nkw = dict(n=2, m=3)\nkw.update(MORE)\nkw['n'] = 6\nConfig(**kw)\n", 6),
+        ("MORE = {'n': 4}\nkw = dict(n=2, m=3)\nConfig(**kw)\nkw.update(MORE)\n", 2),
+        ("MORE = {'n': 4}\nMORE['n'] = given()\nkw = dict(n=2, m=3)\nkw.update(MORE)\nConfig(**kw)\n", None),
         (_FLAT + "CFG = load('sizes.yaml')\nConfig(n=CFG['train.deep.steps'])\n", 12),
         (_FLAT + "Config(n=load('sizes.yaml')['train.batch'])\n", 4),
         (
@@ -83,6 +87,13 @@ def found(folder: Path, text: str) -> object:
 )
 def test_operations_on_plain_values_are_python_s_own(tmp_path: Path, text: str, value: object) -> None:
     assert found(tmp_path, text) == value
+
+
+def test_pairs_that_only_the_run_adds_hide_what_a_mapping_holds(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "MORE = {'n': 4}\nkw = dict(n=2)\nif given():\n    kw.update(MORE)\nConfig(**kw)\n"
+    )
+    assert "Config" in read_calls(tmp_path / "train.py").opened
 
 
 def test_a_function_of_the_file_s_own_is_meant_before_a_builtin(tmp_path: Path) -> None:
