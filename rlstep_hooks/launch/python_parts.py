@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from contextlib import suppress
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ from rlstep_hooks.launch.python_options import options_of
 from rlstep_hooks.launch.python_order import Order
 from rlstep_hooks.launch.python_rows import DataSets, trained_on
 from rlstep_hooks.launch.python_scopes import Scopes
-from rlstep_hooks.launch.python_source import NotLiteralError, parsed, text_of
+from rlstep_hooks.launch.python_source import NotLiteralError, name_of, parsed, text_of
 from rlstep_hooks.launch.python_substitution import substituted
 from rlstep_hooks.launch.python_values import PARSED, Values
 from rlstep_hooks.launch.text import LaunchError
@@ -146,8 +146,32 @@ class Parts:
         )
 
     def counts(self, callee: str, call: ast.Call) -> bool:
-        """Whether a call is none of those that another one of the same callee is chosen over."""
-        return self._only.get(callee, call.lineno) == call.lineno
+        """Whether a call is one of those that are read: another one of the same callee may be chosen over it, or alone ever run."""
+        if self._only.get(callee, call.lineno) != call.lineno:
+            return False
+        if self._caller or not callee.endswith(("Config", "Arguments", "Args")) or self._idle(call) is None:
+            return True
+        others = (each for each in ast.walk(self.tree) if isinstance(each, ast.Call) and name_of(each.func) == callee)
+        return all(self._idle(each) is not None for each in others)
+
+    def _idle(self, node: ast.AST) -> ast.AST | None:
+        """The function at the top of the file that a node stands in, where nothing in the file uses it; None for any other node."""
+        inner, above = node, self._above.get(node)
+        while above is not None and above is not self.tree:
+            inner, above = above, self._above.get(above)
+        if not isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef) or inner.decorator_list:
+            return None
+        return None if inner.name in self._used else inner
+
+    @cached_property
+    def _used(self) -> frozenset[str]:
+        """The names that the file uses, and the attributes."""
+        used = (
+            node.id if isinstance(node, ast.Name) else node.attr
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)
+        )
+        return frozenset(used)
 
     def _pairs_of_import(self, node: ast.expr) -> Pairs | None:
         """The pairs of a mapping that another file makes: `**SIZES` after `from config import SIZES`."""

@@ -310,3 +310,22 @@ def test_a_command_of_click_that_is_given_words_of_its_own_is_asked_about(tmp_pa
 def test_a_function_that_something_else_decorates_too_is_asked_about(tmp_path: Path) -> None:
     text = CLICK.format(option='"--size", type=int, default=8').replace("def main", "@other\ndef main")
     assert found(tmp_path, text) is None
+
+
+_SPARE = "def spare():\n    return Config(n=2, m=1)\n{more}def main():\n    Config(n=4, m=1)\nmain()\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (_SPARE.format(more=""), 4),
+        (_SPARE.format(more="spare()\n"), None),
+        (_SPARE.format(more="RUNS = [spare]\n"), None),
+        ("@command\n" + _SPARE.format(more=""), None),
+        ("def spare():\n    return Config(n=2, m=1)\n", 2),  # a console script may call it
+    ],
+)
+def test_a_configuration_in_a_function_that_nothing_uses_is_not_the_run_s(
+    tmp_path: Path, text: str, value: int | None
+) -> None:
+    assert found(tmp_path, text) == value
