@@ -483,6 +483,54 @@ def test_a_copy_that_chooses_the_trainer_from_before_0_9_is_read(tmp_path: Path,
     assert schedule_of(planned(tmp_path, files, "verl.trainer.main_ppo", f" {chosen}")).rollouts == rollouts
 
 
+OF_V1 = """
+class PPOTrainer:
+    def fit(self):
+        while {goes_on}:
+            is_last_step = self.global_steps >= self.total_training_steps
+            batch = self.step(metrics, self.timing_raw)
+            {more}
+            self.global_steps += 1
+            current_epoch = (self.global_steps - 1) // self.steps_per_epoch
+            if is_last_step:
+                return
+"""
+GOES_ON = "current_epoch < self.config.trainer.total_epochs and self.global_steps <= self.total_training_steps"
+
+
+def of_v1(folder: Path, *, goes_on: str = GOES_ON, more: str = "pass") -> Plan:
+    files = {
+        **copy_of_verl("verl", LAST_LEFT_OUT),
+        "verl/trainer/main_ppo.py": DISPATCHES,
+        "verl/trainer/main_ppo_v0.py": MAIN,
+        "verl/trainer/ppo/v1/__init__.py": "",
+        "verl/trainer/ppo/v1/trainer_base.py": OF_V1.format(goes_on=goes_on, more=more),
+    }
+    return planned(folder, files, "verl.trainer.main_ppo", " trainer.use_v1=True")
+
+
+def test_a_copy_whose_trainer_of_0_9_has_the_release_s_loop_is_planned_as_the_release(tmp_path: Path) -> None:
+    assert schedule_of(of_v1(tmp_path)).rollouts == 20
+
+
+@pytest.mark.parametrize(
+    ("goes_on", "more", "said"),
+    [
+        ("current_epoch < self.config.trainer.total_epochs", "pass", "the run goes on while"),
+        (GOES_ON, "if self.enough:\n                return", "return within a step"),
+        (GOES_ON, "if self.skips:\n                continue", "continue within a step"),
+        (GOES_ON, "self.step(metrics, self.timing_raw)", "a step is made in 2 places"),
+        (GOES_ON, "is_last_step = self.enough", "the last step is"),
+        (GOES_ON, "self.global_steps += 2", "a step counts 2"),
+    ],
+)
+def test_a_copy_that_changes_the_loop_of_0_9_s_trainer_is_asked_about(
+    tmp_path: Path, goes_on: str, more: str, said: str
+) -> None:
+    with pytest.raises(LaunchError, match=said):
+        of_v1(tmp_path, goes_on=goes_on, more=more)
+
+
 def test_the_batch_of_a_loader_may_be_that_of_the_rollout_or_else_of_the_update(tmp_path: Path) -> None:
     size = "self.config.data.get('gen_batch_size', None) or self.config.data.train_batch_size"
     files = copy_of_verl("verl", trainer(COMPARED_THEN_COUNTED).replace("self.config.data.train_batch_size", size, 1))

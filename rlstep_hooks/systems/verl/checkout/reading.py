@@ -38,6 +38,7 @@ from rlstep_hooks.systems.verl.checkout.run import (
     settings_of,
     values_of,
 )
+from rlstep_hooks.systems.verl.checkout.v1 import read_v1
 from rlstep_hooks.systems.verl.checkout.workers import Workers, read_workers
 from rlstep_hooks.systems.verl.settings import ACTOR, ROLLOUT
 
@@ -86,11 +87,10 @@ def of_copy(
     run = run_of(program, values)
     if own_recipe and (run is None or command.program.name.endswith(_AS_RELEASED)):
         return _of_experimental(system, program, own)
-    # Since 0.9 another trainer runs (trainer/ppo/v1), which no fork has changed yet that is known here; a copy may still choose the
-    # one before it.
+    # Since 0.9 another trainer runs (trainer/ppo/v1); a copy may still choose the one before it.
     is_v1 = _has_v1(program.checkout) and values.get("trainer.use_v1") is not False
     if is_v1 and (run is None or run.is_common):
-        _ask_about(own_shares(program, values))
+        _ask_about([*own_shares(program, values), *read_v1(program.checkout)])
         return None
     if run is None and _has_v1(program.checkout):
         # main_ppo of 0.9 hands such a run to the program of the trainer before.
