@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import textwrap
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.checkout import Line
@@ -15,21 +17,28 @@ if TYPE_CHECKING:
 _FILE = "trainer/ppo/v1/trainer_base.py"
 _GOES_ON = "current_epoch < self.config.trainer.total_epochs and self.global_steps <= self.total_training_steps"
 """verl 0.9.1 trainer/ppo/v1/trainer_base.py:467, and the copies of 0.9.0.dev and 0.10.0.dev that were looked at."""
+_LOOP = re.compile(
+    r"^(?P<margin>[ ]+)while [^\n]*total_epochs[^\n]*\n(?:(?P=margin)[ ]+[^\n]*\n|[ ]*\n)+", re.MULTILINE
+)
+"""The loop with all that stands in it."""
 _LAST = "self.global_steps >= self.total_training_steps"
 
 
 def read_v1(checkout: Checkout) -> list[Line]:
     """What in the loop of such a trainer is not known; empty where it is the release's, or where the copy has no such file."""
     source = checkout.source(_FILE)
-    tree = source.tree() if source is not None else None
-    if source is None or tree is None:
+    if source is None:
         return []
-    loops = [
-        node for node in ast.walk(tree) if isinstance(node, ast.While) and "total_epochs" in ast.unparse(node.test)
-    ]
+    loops = list(_LOOP.finditer(source.text))
     if len(loops) != 1:
         return [Line("its loop over steps was not found", source.at(1))]
-    return list(_unknown(loops[0], source))
+    # The file has two thousand lines, of which these decide: all others are not parsed.
+    first = source.text.count("\n", 0, loops[0].start())
+    try:
+        loop = ast.increment_lineno(ast.parse(textwrap.dedent(loops[0][0])), first).body[0]
+    except SyntaxError:
+        return [Line("its loop over steps is not Python", source.at(first + 1))]
+    return list(_unknown(loop, source)) if isinstance(loop, ast.While) else []
 
 
 def _unknown(loop: ast.While, source: Source) -> Iterator[Line]:
