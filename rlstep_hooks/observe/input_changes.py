@@ -5,6 +5,7 @@ Everything waits for the device where it must, so it is asked only of losses tha
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch import Tensor
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     Calculation = Callable[[Tensor, LossBatch], Tensor | None]
     """Gives what an input becomes from the documented one and the batch; None where there is nothing to change in that way."""
+
+_NUMBER = "{}"
 
 MOST_NAMED = 3
 """Changes that a cause names at most, where all of them give the same losses."""
@@ -68,6 +71,14 @@ class Family:
     def member(self, number: float) -> Change:
         """The change with this number."""
         return Change(self.which, self.what(f"{number:.4g}"), partial(self.of, number))
+
+    def among(self, told: Iterable[str]) -> Iterator[Change]:
+        """The members that were told of a run before, in words that follow "the loss is"."""
+        before, behind = said([Change(self.which, self.what(_NUMBER), lambda given, batch: None)]).split(_NUMBER)
+        for words in told:
+            if words.startswith(before) and words.endswith(behind):
+                with contextlib.suppress(ValueError):  # words of several changes
+                    yield self.member(float(words[len(before) : len(words) - len(behind)]))
 
 
 def said(changed: Sequence[Change]) -> str:

@@ -49,7 +49,7 @@ def of_changed_inputs(cases: Sequence[Case], told: Collection[str] = ()) -> str:
     ):
         return ""
     with torch.no_grad():
-        known = changes(inputs)
+        known = [*changes(inputs), *(change for family in families(inputs) for change in family.among(told))]
         search = Search(cases, tried=len({change.what for change in known}))
         found: list[tuple[Change, bool]] = []
         for change in known:

@@ -225,6 +225,11 @@ def test_a_bound_of_its_own_needs_several_losses() -> None:
     assert called(2, -1.37) == ["that of old log-probs cut from below at -1.37"] * 2
     assert called(2, -1.37283) == ["", ""]
     assert called(3, -1.37283) == ["that of old log-probs cut from below at -1.373"] * 3
+    # What was told of a rollout before is looked for in one loss too.
+    before = "that of old log-probs cut from below at -1.37"
+    (each, *_) = batches
+    found = [each.compared(each.given | {"old": each.given["old"].clamp(min=-1.37)})]
+    assert [of.loss_like for of in named_together(found, ["without its KL term", before])] == [before]
 
 
 def test_healthy_losses_are_called_nothing() -> None:
