@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlstep_hooks.observe.advantages import Estimate, Estimator, lambda_returns
+from rlstep_hooks.observe.input_changes import MOST_NAMED
 from rlstep_hooks.observe.roundings import ABSOLUTE
 
 if TYPE_CHECKING:
@@ -59,8 +60,21 @@ class Documented:
         return next(filter(None, map(self._fitting, self.estimators)), "")
 
     def _fitting(self, estimator: Estimator) -> str:
-        others = ((words, estimator.of(rewards)) for words, rewards in self.others())
-        return fitting(estimator, self.given, self.advantages, others)
+        known = fitting(estimator, self.given, self.advantages)
+        if known:
+            return known
+        right = estimator.of(self.given)
+        found = [
+            words
+            for words, rewards in self.others()
+            if first_fitting([(words, estimator.of(rewards))], right, self.advantages, self.given.mask)
+        ]
+        # Where the policy is still its reference, what was done to one may as well have been done to the other.
+        return (
+            ", or ".join(dict.fromkeys(found))
+            if len({*found}) <= MOST_NAMED
+            else "those of rewards with another KL penalty"
+        )
 
 
 ENDS_EARLIER = "those with each end of an episode one timestep earlier"

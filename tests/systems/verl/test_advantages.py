@@ -127,6 +127,22 @@ def test_a_penalty_of_log_probs_that_were_changed_on_their_way_is_named(changed:
         assert (off > 100, fit) == (True, words), seed
 
 
+def test_a_penalty_that_several_changes_give_is_called_by_all_of_them() -> None:
+    """Before the policy moves, its log-probs are those of the reference."""
+    torch.manual_seed(0)
+    settings = algorithm("gae", use_kl_in_reward=True, kl_penalty="kl")
+    data = rollout()
+    data.batch["ref_log_prob"] = data.batch["old_log_probs"].clone()
+    mask = data.batch["response_mask"]
+    data.batch["token_level_rewards"] = data.batch["token_level_scores"] - 0.1 * data.batch["old_log_probs"] * mask
+    off, fit = found(computed(data, settings), settings, 0.1)
+    assert off > 100
+    assert fit == (
+        "those with a KL penalty of old log-probs 2 times as large, "
+        "or those with a KL penalty of reference log-probs that are all 0"
+    )
+
+
 @pytest.mark.parametrize("kind", ["kl", "abs", "mse", "low_var_kl"])
 def test_the_divergence_that_a_coefficient_adapts_to_is_verls_own(kind: str) -> None:
     torch.manual_seed(3)
