@@ -14,7 +14,7 @@ from torch import Tensor
 from rlstep_hooks.observe.shards import ZeroPart, local_part, plain_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 Found = Literal["as saved", "others", "unknown"]
@@ -24,6 +24,8 @@ _TENSORS = 16
 """Tensors of a kind that are compared, at even distances."""
 _ROWS = 16
 """Rows of a matrix that are compared; of a vector, as many times 64 numbers."""
+_RUN = 64 * _ROWS
+"""Neighbouring numbers of a flat tensor that are compared at each of the places at which it is read."""
 
 
 def read_file(path: Path, safe: Callable[[], Any]) -> dict[str, Any] | None:
@@ -58,14 +60,14 @@ def weights_in(saved: Mapping[str, Any], model: Any) -> Found:
     named = trained_parameters(model)
     if not any(name in held for name, _ in named):
         return "unknown"
-    chosen = _spread(named)
-    return _found(name in held and _same(of, held[name]) for name, of in chosen)
+    chosen = spread(named)
+    return found(name in held and _same(of, held[name]) for name, of in chosen)
 
 
 def weights_in_safetensors(folder: Path, model: Any) -> Found:
     """Whether the safetensors of a folder have the weights of the model, as far as this process holds the beginning of a tensor: the
     first process of those that share it does."""
-    return _found(_begins_with(held, saved) for held, saved in saved_heads(trained_parameters(model), folder))
+    return found(_begins_with(held, saved) for held, saved in saved_heads(trained_parameters(model), folder))
 
 
 def saved_heads(named: Sequence[tuple[str, Any]], folder: Path) -> Iterator[tuple[Tensor, Tensor]]:
@@ -73,7 +75,7 @@ def saved_heads(named: Sequence[tuple[str, Any]], folder: Path) -> Iterator[tupl
     from safetensors import safe_open
 
     chosen = {
-        _name_in_file(name): (of, held) for name, of in _spread(named) if (held := _held_from_the_first(of)) is not None
+        name_in_file(name): (of, held) for name, of in spread(named) if (held := _held_from_the_first(of)) is not None
     }
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
@@ -88,7 +90,7 @@ def saved_heads(named: Sequence[tuple[str, Any]], folder: Path) -> Iterator[tupl
 
 def of_the_same(pairs: Iterator[tuple[Tensor, Tensor]]) -> bool:
     """Whether there are pairs, and both numbers of each are the same."""
-    return _found(_begins_with(held, saved) for held, saved in pairs) == "as saved"
+    return found(_begins_with(held, saved) for held, saved in pairs) == "as saved"
 
 
 def _begins_with(held: Tensor, saved: Tensor) -> bool:
@@ -128,15 +130,16 @@ def moments_in(saved: Mapping[str, Any], optimizer: Any) -> Found:
     if len(held) != len(places):
         return "unknown"
     kept = [(of, saved["state"][place]) for of, place in zip(held, places, strict=True) if place in saved["state"]]
-    return _found(
+    return found(
         isinstance(live := optimizer.state.get(of, {}).get(name), Tensor) and _same(live, value)
-        for of, state in _spread(kept)
+        for of, state in spread(kept)
         for name, value in state.items()
         if isinstance(value, Tensor) and value.dim()
     )
 
 
-def _found(alike: Iterator[bool]) -> Found:
+def found(alike: Iterable[bool]) -> Found:
+    """What comparisons of parts say together."""
     every = list(alike)
     return "unknown" if not every else "as saved" if all(every) else "others"
 
@@ -147,17 +150,28 @@ def _same(live: Any, saved: Any) -> bool:
     return live.shape == saved.shape and bool(torch.equal(_head(live), _head(saved).to(live.dtype)))
 
 
-def _name_in_file(name: str) -> str:
+def same_throughout(live: Tensor, saved: Tensor) -> bool:
+    """Whether two flat tensors of one size have the same numbers, each run of `_RUN` at `_TENSORS` even distances, in the dtype that is
+    held. A flat tensor holds many parameters one after the other."""
+    starts = range(0, live.numel(), max(-(-live.numel() // _TENSORS), _RUN))
+    return all(
+        bool(torch.equal(live[start : start + _RUN].cpu(), saved[start : start + _RUN].cpu().to(live.dtype)))
+        for start in starts
+    )
+
+
+def name_in_file(name: str) -> str:
     """The name that PEFT saves an adapter's tensor by (`get_peft_model_state_dict`, 0.15 to 0.18); another's is its own."""
     return name.replace(".modules_to_save.default.", ".").replace(".default.", ".")
 
 
-def _spread(of: Sequence[Any]) -> Sequence[Any]:
+def spread(of: Sequence[Any]) -> Sequence[Any]:
+    """Some of these, at even distances."""
     return of[:: max(len(of) // _TENSORS, 1)]
 
 
 def _rows(shape: Sequence[int]) -> int:
-    return _ROWS if len(shape) > 1 else 64 * _ROWS
+    return _ROWS if len(shape) > 1 else _RUN
 
 
 def _head(tensor: Tensor) -> Tensor:

@@ -66,8 +66,8 @@ class CheckpointNotRestored(Rule):
 
     Known limits:
         - The state of random generators and the optimizer's moments are compared only where a system is said to compare them.
-        - Where each process holds a part, checkpoints are not read: what it holds is compared with what it noted beside its records
-          when it saved, so with the same folder of records, number of processes and way to share.
+        - Where each process holds a part, what it holds is compared with what it noted beside its records when it saved. With another
+          folder of records some rows of its part are read from the files of DeepSpeed's ZeRO and of FSDP2; nothing is of FSDP1's.
 
     Sources:
         - https://github.com/volcengine/verl/pull/5725: what a resumed run must restore
@@ -207,8 +207,8 @@ class CheckpointHoldsOthers(Rule):
         Look at what gathers, casts or merges weights when a checkpoint is made, and at overrides of the trainer's saving.
 
     Known limits:
-        - Files in other forms than transformers, PEFT and the framework itself write are not read, nor moments in DeepSpeed's files.
-          Flat parameters of FSDP1 are compared nowhere.
+        - Files in other forms than transformers, PEFT and the framework itself write are not read. A file with whole tensors is read by
+          the process that writes it. Flat parameters of FSDP1 are compared nowhere.
 
     Sources:
         - https://huggingface.co/docs/accelerate/usage_guides/deepspeed: a setting by which placeholders are saved for weights

@@ -190,8 +190,8 @@ RULES: dict[str, Link] = {
     "RLS703": yes(
         "the first rows of up to 16 tensors, in DeepSpeed's checkpoints and in the models that are saved for others; the moving "
         "average of the weights (`train.enable_ema`) by its formula, when it is saved",
-        "not moments; not with ZeRO-3; no average in float16; what is saved once training is over is in the report that is made of the "
-        "record afterwards",
+        "moments, and the float32 weights that are stepped, where ZeRO writes them; no average in float16; what is saved once training "
+        "is over is in the report that is made of the record afterwards",
         proved=("ZeRO-2",),
     ),
     "RLS801": yes(

@@ -265,14 +265,14 @@ RULES: dict[str, Link] = {
     "RLS702": yes(
         "the first rows of up to 16 tensors and of their moments against the files; of FSDP and DeepSpeed all that a process holds "
         "against what it noted when it saved; the state of random generators",
-        "moments are those of torch's own optimizers, and the generators of devices are not read; not where nothing was noted, as "
-        "without an audit, in another folder of records, with other processes or another way to share",
-        proved=("ZeRO-2", "ZeRO-3"),
+        "moments are those of torch's own optimizers, and the generators of devices are not read; where nothing was noted, as in "
+        "another folder of records, of ZeRO and FSDP2 some rows of a process's part are read from the files, and of FSDP1 nothing",
+        proved=("FSDP2", "ZeRO-2", "ZeRO-3"),
     ),
     "RLS703": yes(
         "the first rows of up to 16 tensors and of their moments, when a checkpoint has been made",
-        "with FSDP and DeepSpeed not moments, and weights where whole tensors are saved besides their own parts; not flat "
-        "parameters of FSDP1, nor the model that a script saves once training is over",
+        "with FSDP2 and ZeRO also of each process's part in the files that a resume loads; not flat parameters of FSDP1, nor the "
+        "model that a script saves once training is over",
         proved=("DDP", "FSDP2", "ZeRO-2", "ZeRO-3"),
     ),
     "RLS902": limited("settings, seed and rows are those of when training begins", proved=("DDP", "FSDP2")),

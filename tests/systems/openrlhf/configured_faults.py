@@ -109,6 +109,26 @@ def checkpoint_of_other_weights(at: int) -> None:
     wrap(STRATEGY, "DeepspeedStrategy.save_ckpt", save_ckpt)
 
 
+@fault(report="moments of other updates in a checkpoint", code="RLS703", cause="the moments of the run after")
+def checkpoint_of_other_moments(at: int) -> None:
+    """DeepSpeed's checkpoint behind a rollout has moments that are a hundredth larger."""
+
+    def save_ckpt(wrapped: Any, strategy: Any, args: Any, kwargs: Any) -> Any:
+        engine = args[0] if args else kwargs["model"]
+        if Now.training != at:
+            return wrapped(*args, **kwargs)
+        moments = [state["exp_avg"] for state in engine.basic_optimizer.state.values()]
+        before = [of.clone() for of in moments]
+        for of in moments:
+            of.mul_(1.01)
+        found = wrapped(*args, **kwargs)
+        for of, was in zip(moments, before, strict=True):
+            of.copy_(was)
+        return found
+
+    wrap(STRATEGY, "DeepspeedStrategy.save_ckpt", save_ckpt)
+
+
 @fault(report="a model of other weights for others", code="RLS703", cause="the Hugging Face weights of the run after")
 def saved_model_of_other_weights(at: int) -> None:
     """The model that is saved for others behind a rollout has all weights a hundredth larger."""

@@ -168,6 +168,7 @@ LAUNCHES = {
             "reference_at_another_temperature": 5,
             "evaluations_left_out": 6,
             "checkpoints_left_out": 7,
+            "checkpoint_of_other_moments": 8,
         },
         rollouts=9,
         settings={

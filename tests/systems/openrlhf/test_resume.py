@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from rlstep_hooks.observe.checkpoints import FOLDER
 from tests.systems.openrlhf.audited import alarms, audited
 from tests.systems.openrlhf.faults import FAULTS, asking
 from tests.systems.openrlhf.launch import Assets, reinforce
@@ -25,7 +27,14 @@ def train(assets: Assets, extensions: Path, tmp_path_factory: pytest.TempPathFac
     """Train in one folder after the other run there: four rollouts in a pass, a checkpoint after every second."""
     folder = tmp_path_factory.mktemp("resumed")
 
-    def run(*, episodes: int, latest: str = "", environment: Mapping[str, str] | None = None, **more: Any) -> Audited:
+    def run(
+        *,
+        episodes: int,
+        latest: str = "",
+        noted: bool = True,
+        environment: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> Audited:
         flags: dict[str, Any] = reinforce(assets, folder, rows=32)
         flags |= {
             "ckpt.save_steps": 2,
@@ -36,6 +45,8 @@ def train(assets: Assets, extensions: Path, tmp_path_factory: pytest.TempPathFac
         }
         if latest:
             (folder / "ckpt" / "_actor" / "latest").write_text(latest)
+        if not noted:
+            shutil.rmtree(folder / "log" / FOLDER)
         return audited(flags, folder, extensions=extensions, environment=environment)
 
     first = run(episodes=1, environment={"RLSTEP_ON_FAIL": "raise"})
@@ -70,3 +81,9 @@ def test_what_is_not_loaded_within_a_pass_is_found(train: Callable[..., Audited]
     assert found.code == "RLS702"
     assert FAULTS[name].cause in found.expected
     assert run.report.verdict == "FAIL"
+
+
+def test_a_checkpoint_that_nobody_noted_is_read(train: Callable[..., Audited]) -> None:
+    run = train(episodes=1, latest="global_step2", noted=False)
+    assert [str(finding) for finding in alarms(run.report)] == []
+    assert {o.code: o.verdict for o in run.report.rules}["RLS702"] == "PASS"

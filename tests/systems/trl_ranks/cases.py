@@ -25,6 +25,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """A random configuration (`tests.systems.trl.random_runs`) as JSON, which is trained in the place of `settings`."""
     resumes_after: int = 0
     """The updates of a checkpoint that it goes on from: the same is trained before, without a fault; 0 where it begins anew."""
+    records_elsewhere: bool = False
+    """Whether the run that made the checkpoint has a folder of records of its own."""
     sharding: dict[str, Any] = {}
     """More of FSDP's own settings; of DeepSpeed's `stage` for another one than that of the launch, `offload`, and `zero` with more of
     ZeRO's own."""

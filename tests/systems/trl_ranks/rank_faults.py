@@ -219,6 +219,38 @@ def other_weights_saved(trainer: Any) -> None:
     trainer.model.save_pretrained = save_pretrained
 
 
+def stepped(trainer: Any) -> list[torch.Tensor]:
+    """What this rank's optimizer steps; ZeRO-3 gives it to the inner optimizer within a step alone."""
+    engine = getattr(trainer.model_wrapped, "optimizer", None)
+    flat = getattr(engine, "fp32_partitioned_groups_flat", None)
+    return list(flat or (local(of) for group in inner_optimizer(trainer).param_groups for of in group["params"]))
+
+
+def changed_while_saved(trainer: Any, tensors: Callable[[], list[torch.Tensor]]) -> None:
+    """Some tensors are a hundredth larger while FSDP or DeepSpeed writes its own files."""
+
+    def save(original: Callable[..., Any], *args: Any) -> None:
+        held = [of.detach() for of in tensors()]
+        before = [of.clone() for of in held]
+        for of in held:
+            of.mul_(1.01)
+        original(*args)
+        for of, was in zip(held, before, strict=True):
+            of.copy_(was)
+
+    replace_method(trainer, "_save_optimizer_and_scheduler", save)
+
+
+def other_parts_saved(trainer: Any) -> None:
+    """The parts of a checkpoint that a resume loads have other weights than the run."""
+    changed_while_saved(trainer, lambda: stepped(trainer))
+
+
+def other_moments_saved(trainer: Any) -> None:
+    """The parts of a checkpoint have other moments than the run."""
+    changed_while_saved(trainer, lambda: [local(of["exp_avg"]) for of in inner_optimizer(trainer).state.values()])
+
+
 def other_seed_of_the_sampler(trainer: Any) -> None:
     """The seed of the arguments is another one, as where a script adds the rank to it."""
     trainer.args.seed += 1
@@ -267,6 +299,11 @@ OF_CHECKPOINTS = (
     Fault(other_weights_saved, code="RLS703", where=Where(update=4), report="weights that are gathered wrongly"),
 )
 """Of a run that goes on from a checkpoint, and makes another."""
+OF_PARTS = (
+    Fault(other_parts_saved, code="RLS703", where=Where(update=4), report="parts that are written wrongly"),
+    Fault(of_one_rank(other_moments_saved), code="RLS703", where=Where(update=4, rank=FAULTY), report="parts of one rank"),
+)
+"""Of the files that FSDP and DeepSpeed write for a resume."""
 OTHER_ROWS = Fault(of_one_rank(other_rows), code="RLS902", where=Where(rank=FAULTY), report="a set that each process shuffles",
                    doubtful=True)
 # fmt: on

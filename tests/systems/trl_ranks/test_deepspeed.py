@@ -15,7 +15,7 @@ from tests.reports import unproved
 from tests.systems.trl_ranks.cases import Case, Outcome
 from tests.systems.trl_ranks.corpus import is_at, settings_of
 from tests.systems.trl_ranks.launching import outcomes
-from tests.systems.trl_ranks.rank_faults import OF_CHECKPOINTS
+from tests.systems.trl_ranks.rank_faults import OF_CHECKPOINTS, OF_PARTS
 from tests.systems.trl_ranks.zero_faults import DRIFT, OF_WHOLE_MODELS, OF_WHOLE_WEIGHTS, ZERO_FAULTS
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 HEALTHY = (
     "zero0", "zero1", "zero1-offload", "zero2", "zero2-bf16", "zero2-offload", "zero2-bf16-offload",
     "zero3", "zero3-bf16", "zero3-offload", "zero2-synced", "zero3-cut-synced", "zero2-resumed", "zero3-resumed",
+    "zero1-resumed-elsewhere", "zero2-bf16-resumed-elsewhere", "zero2-offload-resumed-elsewhere", "zero3-resumed-elsewhere",
+    "zero3-bf16-offload-resumed-elsewhere",
 )  # fmt: skip
 BEGINS_AT_STEP_1 = "zero0-bf16"
 SETTINGS: Mapping[str, Any] = {
@@ -41,10 +43,12 @@ GATHERED: Mapping[str, Any] = {"stage3_gather_16bit_weights_on_model_save": True
 """With the whole tensors in a checkpoint besides DeepSpeed's own files."""
 STAGES = (2, 3)
 """Those with faults."""
+OTHER_MOMENTS = OF_CHECKPOINTS[0]
 
 
 def case_of(name: str) -> Case:
-    """A healthy run; its name has words for the stage, `offload`, `bf16`, `synced`, `resumed`, and `cut`: no parameter stays whole."""
+    """A healthy run; its name has words for the stage, `offload`, `bf16`, `synced`, `resumed`, `elsewhere`, where the run before it has
+    its records, and `cut`: no parameter stays whole."""
     words = name.split("-")
     sharding: dict[str, Any] = {"stage": int(words[0][4:]), "offload": "offload" in words}
     if "cut" in words:
@@ -54,19 +58,26 @@ def case_of(name: str) -> Case:
     more = {"bf16": {"bf16": True}, "synced": SYNCED}
     settings = {name: value for word in words for name, value in more.get(word, {}).items()}
     resumes_after = RESUMED_AFTER if "resumed" in words else 0
-    return Case(name=name, settings={**SETTINGS, **settings}, sharding=sharding, resumes_after=resumes_after)
+    return Case(
+        name=name,
+        settings={**SETTINGS, **settings},
+        sharding=sharding,
+        resumes_after=resumes_after,
+        records_elsewhere="elsewhere" in words,
+    )
 
 
-def fault_of(fault: Fault, stage: int) -> Case:
+def fault_of(fault: Fault, stage: int, *, records_elsewhere: bool = False) -> Case:
     """A run with a fault."""
-    resumes_after = RESUMED_AFTER if fault in OF_CHECKPOINTS else 0
+    resumes_after = RESUMED_AFTER if fault in (*OF_CHECKPOINTS, *OF_PARTS) else 0
     settings = settings_of(fault)
     return Case(
-        name=f"{fault.name}-{stage}",
+        name=f"{fault.name}-{stage}" + "-elsewhere" * records_elsewhere,
         fault=fault.name,
         settings=settings,
         sharding={"stage": stage, "zero": GATHERED if resumes_after else {}},
         resumes_after=resumes_after,
+        records_elsewhere=records_elsewhere,
     )
 
 
@@ -74,7 +85,8 @@ def fault_of(fault: Fault, stage: int) -> Case:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Outcome]]:
     """What both ranks say of each case."""
     healthy = [case_of(name) for name in (*HEALTHY, BEGINS_AT_STEP_1)]
-    faulty = [fault_of(fault, stage) for stage in STAGES for fault in (*ZERO_FAULTS, *OF_CHECKPOINTS)]
+    faulty = [fault_of(fault, stage) for stage in STAGES for fault in (*ZERO_FAULTS, *OF_CHECKPOINTS, *OF_PARTS)]
+    faulty += [fault_of(OTHER_MOMENTS, stage, records_elsewhere=True) for stage in STAGES]
     faulty += [fault_of(fault, 2) for fault in (DRIFT, *OF_WHOLE_WEIGHTS, *OF_WHOLE_MODELS)]
     return outcomes(tmp_path_factory.mktemp("deepspeed"), "zero2", healthy + faulty)
 
@@ -126,9 +138,14 @@ def test_adam_that_begins_at_step_1_is_found(trained: dict[str, list[Outcome]]) 
 
 
 @pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("fault", [*ZERO_FAULTS, *OF_CHECKPOINTS], ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", [*ZERO_FAULTS, *OF_CHECKPOINTS, *OF_PARTS], ids=lambda fault: fault.name)
 def test_a_fault_is_named(fault: Fault, stage: int, trained: dict[str, list[Outcome]]) -> None:
     assert_named(fault, trained[f"{fault.name}-{stage}"][0])
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_moments_of_the_files_are_compared_without_a_note(stage: int, trained: dict[str, list[Outcome]]) -> None:
+    assert_named(OTHER_MOMENTS, trained[f"{OTHER_MOMENTS.name}-{stage}-elsewhere"][0])
 
 
 def test_a_rank_that_drifts_is_named(trained: dict[str, list[Outcome]]) -> None:

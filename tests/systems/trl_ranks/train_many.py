@@ -23,13 +23,15 @@ from rlstep_hooks.session import session
 from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer, tiny_trainer
 from tests.faults.trl_faults import FAULTS
 from tests.systems.trl_ranks.cases import Case, Deployment, Found, Outcome
-from tests.systems.trl_ranks.rank_faults import OF_CHECKPOINTS, OF_RANKS
+from tests.systems.trl_ranks.rank_faults import OF_CHECKPOINTS, OF_PARTS, OF_RANKS
 from tests.systems.trl_ranks.zero_faults import DRIFT, OF_WHOLE_MODELS, ZERO_FAULTS
 
 if TYPE_CHECKING:
     from rlstep_hooks.judge.report import Report
 
-BY_NAME = {fault.name: fault for fault in (*FAULTS, *ZERO_FAULTS, *OF_WHOLE_MODELS, DRIFT, *OF_CHECKPOINTS)} | OF_RANKS
+BY_NAME = {
+    fault.name: fault for fault in (*FAULTS, *ZERO_FAULTS, *OF_WHOLE_MODELS, DRIFT, *OF_CHECKPOINTS, *OF_PARTS)
+} | OF_RANKS
 
 
 def allow_sharding_on_the_cpu() -> None:
@@ -175,7 +177,8 @@ def train(folder: Path, deployment: Deployment, case: Case, engines: list[Any]) 
         settings["model"] = saved_model(folder)
     if case.resumes_after:
         settings |= {"save_strategy": "steps", "save_steps": case.resumes_after}
-        before = StepAuditCallback(log_dir=folder / "log", listeners=())
+        records = folder / ("log-before" if case.records_elsewhere else "log")
+        before = StepAuditCallback(log_dir=records, listeners=())
         tiny_trainer(folder / "out", callbacks=[before], **settings).train()
         forget(engines)
     trainer = tiny_trainer(folder / "out", callbacks=[audit], **settings)

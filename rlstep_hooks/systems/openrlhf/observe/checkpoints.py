@@ -13,13 +13,11 @@ import torch
 from rlstep_hooks.observe.checkpoints import State
 from rlstep_hooks.observe.held_checksums import checksum_of_all, kept_of
 from rlstep_hooks.observe.saved_files import read_file, weights_in, weights_in_safetensors
+from rlstep_hooks.observe.sharding.saved_zero import LATEST
 from rlstep_hooks.systems.openrlhf.observe.fingerprint import label_of, sums_of, total
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.saved_files import Found
-
-LATEST = "latest"
-"""DeepSpeed's file with the name of the checkpoint that is loaded next (runtime/engine.py `load_checkpoint`)."""
 
 
 def state_of(engine: Any) -> State:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import os
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,6 +24,7 @@ from rlstep_hooks.observe.identity import RefreshedSamples, checksum_of, recogni
 from rlstep_hooks.observe.saved_parts import SavedParts
 from rlstep_hooks.observe.scored_rows import TOPIC as CLEAN_FORWARD
 from rlstep_hooks.observe.scored_rows import ScoredRows
+from rlstep_hooks.observe.sharding import saved_zero
 from rlstep_hooks.observe.trainer_record import REFRESHES, TrainerRecord
 from rlstep_hooks.record.events import Carried, CarriedPart, FactsRead
 from rlstep_hooks.record.ledger import rank_process
@@ -229,7 +231,8 @@ class OpenRlhfTrainer:
     def _saved(self, call: Call) -> None:
         path = os.path.join(call.argument("save_dir", 1), call.argument("tag", 2))
         note_saved(folder(), self._process, path, state_of(self._engine))
-        self._saved_parts.tell({"weights": weights_saved(self._engine, path)})
+        parts = saved_zero.parts_saved(self._engine, Path(path))
+        self._saved_parts.tell({"weights": weights_saved(self._engine, path), **parts})
 
     def _published(self, call: Call) -> None:
         # ppo_actor.py:612, 677: whoever asks for averaged weights is given these.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from rlstep_hooks.observe.checkpoints import restored, saved
 from rlstep_hooks.observe.rates import rate_schedule
+from rlstep_hooks.observe.sharding import saved_zero
 from rlstep_hooks.systems.openrlhf.observe.checkpoints import resumed_from, state_of
 from rlstep_hooks.systems.openrlhf.observe.process import folder
 from rlstep_hooks.systems.openrlhf.observe.settings import configured_schedule
@@ -49,7 +51,8 @@ def _rate_fact(name: str, settings: Any, engine: Any) -> dict[str, Any]:
 
 
 def restored_fact(engine: Any, args: Any, role: Role, process: str) -> dict[str, Any]:
-    """The fact that rule RLS702 reads, where training resumes from a checkpoint that was noted; empty elsewhere.
+    """The fact that rule RLS702 reads, where training resumes from a checkpoint that was noted, or whose file of this process can be
+    read; empty elsewhere.
 
     Args:
         engine: The DeepSpeed engine.
@@ -58,8 +61,11 @@ def restored_fact(engine: Any, args: Any, role: Role, process: str) -> dict[str,
         process: The name of this process in the run.
     """
     path = resumed_from(args, role)
-    noted = None if path is None else saved(folder(), process, path)
-    if noted is None:
+    if path is None:
         return {}
+    noted = saved(folder(), process, path)
+    if noted is None:
+        read = saved_zero.parts_restored(engine, Path(path))
+        return {} if read is None else {f"restored_{role}": read}
     now, loads = state_of(engine), dict.fromkeys(("model", "optimizer", "extra"), True)
     return {f"restored_{role}": restored(now, now, noted, loads=loads, exact=False)}

@@ -31,8 +31,9 @@ from rlstep_hooks.systems.trl.observe.facts import package_versions
 from rlstep_hooks.systems.trl.observe.others import why_not
 from rlstep_hooks.systems.trl.observe.restored import note_checkpoint
 from rlstep_hooks.systems.trl.observe.saved import SavedWatch
+from rlstep_hooks.systems.trl.observe.saved_in_parts import is_sharded
 from rlstep_hooks.systems.trl.observe.settings import of_construction
-from rlstep_hooks.systems.trl.observe.sharded_checkpoints import is_sharded, note_shards, restored_shards
+from rlstep_hooks.systems.trl.observe.sharded_checkpoints import note_shards, restored_shards
 from rlstep_hooks.systems.trl.observe.trackers import TrackerLogs
 from rlstep_hooks.systems.trl.releases import TrlRelease, installed_release
 

@@ -1,8 +1,8 @@
 """What each process holds of a sharded run when it saves a checkpoint, and whether it holds that again when it resumes from it.
 
-FSDP and DeepSpeed save checkpoints in parts of their own. They are not read: each process notes beside the records what it held when
-the checkpoint was made, and a run that resumes from it with the same folder of records, as many processes and the same way to share
-compares what it holds then.
+Each process notes beside the records all that it held when the checkpoint was made, and a run that resumes from it with the same folder
+of records, as many processes and the same way to share compares what it holds then. Without such a note it reads some of its part from
+the files (`saved_in_parts`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from rlstep_hooks.observe.held_checksums import checksum_of_all, kept_of, steppe
 from rlstep_hooks.observe.rates import tick_of
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.systems.trl.observe.restored import resumes_from
+from rlstep_hooks.systems.trl.observe.saved_in_parts import is_sharded, parts_restored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,14 +24,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NO_NOTE = (
-    "FSDP and DeepSpeed save checkpoints in parts of their own, and no audit noted in this folder of records, for as many processes, "
-    "what this one was made of"
+    "no audit noted in this folder of records, for as many processes, what this checkpoint was made of, and its files are in a form of "
+    "FSDP's or DeepSpeed's that is not read"
 )
-
-
-def is_sharded(trainer: Any) -> bool:
-    """Whether FSDP or DeepSpeed saves the trainer's checkpoints."""
-    return bool(getattr(trainer, "is_fsdp_enabled", False) or getattr(trainer, "is_deepspeed_enabled", False))
 
 
 def note_shards(trainer: Any, folder: str | os.PathLike[str], updates: int) -> None:
@@ -58,7 +54,8 @@ def restored_shards(trainer: Any, folder: str | os.PathLike[str] | None) -> dict
     try:
         noted = None if folder is None else saved(Path(folder), _process(trainer), str(path))
         if noted is None:
-            return {"restored_unknown": NO_NOTE}
+            read = parts_restored(trainer, Path(path))
+            return {"restored_unknown": NO_NOTE} if read is None else {"restored_policy": read, "restored_unknown": ""}
         now, whole = _held(trainer), noted.moments is not None
         loads = {"model": True, "optimizer": whole, "extra": whole}
         return {"restored_policy": restored(now, now, noted, loads=loads, exact=False), "restored_unknown": ""}
