@@ -2,10 +2,12 @@
 
 Each call of a hook is timed by its thread's processor time, without what it wraps; hooks that torch calls (of tensors, modules and
 optimizers) are timed too. A cycle is one rollout and the two updates on it. The first 8 cycles compare everything; later cycles mix
-what is compared, one of 41, with what is not. So three figures are printed: the first cycles but for the one with the imports, the
-later cycles in which gradients are joined or losses recomputed, and the others.
+what is compared, one of 41, with what is not. So these figures are printed: the first cycles but for the one with the imports and
+those in which slopes of layers are measured; these, whose slopes take as long whatever a cycle trains; the later cycles in which
+gradients are joined or losses recomputed, and the others. With more micro-batches an update trains more rows, and no more of them are
+scored again.
 
-    python -m tests.bench.ranks_overhead [--deployments ddp fsdp2 zero2 zero3] [--updates N]
+    python -m tests.bench.ranks_overhead [--deployments ddp fsdp2 zero2 zero3] [--updates N] [--microbatches N]
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import torch
 from transformers import TrainerCallback
 
 from rlstep_hooks import StepAuditCallback
-from rlstep_hooks.record.cadence import ALL_OF_FIRST
+from rlstep_hooks.record.cadence import ALL_OF_FIRST, SLOPES_AT
 from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer, tiny_trainer
 from tests.bench.hook_meter import Stopwatch, watched
 from tests.bench.trl_overhead import LARGER
@@ -69,7 +71,7 @@ class Cycles(TrainerCallback):  # type: ignore[misc]
         self._began = now
 
 
-def train(folder: Path, deployment: Any, updates: int) -> None:
+def train(folder: Path, deployment: Any, updates: int, microbatches: int) -> None:
     """Train on this rank, and leave its cycles in FOLDER/rank<N>.json."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
@@ -87,7 +89,7 @@ def train(folder: Path, deployment: Any, updates: int) -> None:
             model=tiny_model(tiny_tokenizer(), **LARGER.model),
             max_steps=updates,
             logging_steps=10_000,
-            **LARGER.settings,
+            **LARGER.settings | {"gradient_accumulation_steps": microbatches},
             **settings_of(deployment, {}),
         )
         trainer.train()
@@ -97,21 +99,32 @@ def train(folder: Path, deployment: Any, updates: int) -> None:
 
 def shares(cycles: list[tuple[float, float]]) -> dict[str, list[tuple[float, float]]]:
     """The cycles by what is compared in them."""
-    later = cycles[ALL_OF_FIRST:]
+    later = [of for place, of in enumerate(cycles) if place >= ALL_OF_FIRST and place not in SLOPES_AT]
     return {
-        f"the first {ALL_OF_FIRST}": cycles[1:ALL_OF_FIRST],
+        f"the first {ALL_OF_FIRST}": [cycles[place] for place in range(1, ALL_OF_FIRST) if place not in SLOPES_AT],
+        "with slopes": [cycles[place] for place in SLOPES_AT if place < len(cycles)],
         "later, compared": [of for of in later if of[1] > COMPARED * of[0]],
         "later, others": [of for of in later if of[1] <= COMPARED * of[0]],
         "all later": later,
     }
 
 
-def measure(deployment: str, updates: int) -> None:
+def measure(deployment: str, updates: int, microbatches: int) -> None:
     """Train in a deployment, and print what hooks take."""
     with tempfile.TemporaryDirectory() as scratch:
         subprocess.run(
             torchrun(
-                RANKS, "-m", __spec__.name, "--rank-of", deployment, "--folder", scratch, "--updates", str(updates)
+                RANKS,
+                "-m",
+                __spec__.name,
+                "--rank-of",
+                deployment,
+                "--folder",
+                scratch,
+                "--updates",
+                str(updates),
+                "--microbatches",
+                str(microbatches),
             ),
             env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
             stdout=subprocess.DEVNULL,
@@ -137,13 +150,14 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--deployments", nargs="+", choices=DEPLOYMENTS, default=DEPLOYMENTS)
     arguments.add_argument("--updates", type=int, default=120)
+    arguments.add_argument("--microbatches", type=int, default=LARGER.settings["gradient_accumulation_steps"])
     arguments.add_argument("--rank-of", choices=DEPLOYMENTS, help=argparse.SUPPRESS)
     arguments.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = arguments.parse_args()
     if options.rank_of:
-        train(options.folder, options.rank_of, options.updates)
+        train(options.folder, options.rank_of, options.updates, options.microbatches)
     for deployment in options.deployments:
-        measure(deployment, options.updates)
+        measure(deployment, options.updates, options.microbatches)
 
 
 if __name__ == "__main__":

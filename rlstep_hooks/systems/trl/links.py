@@ -183,7 +183,8 @@ RULES: dict[str, Link] = {
         "whole",
     ),
     "RLS314": yes(
-        "two rows of one micro-batch, scored again one at a time, and the entropies that came with their log-probs",
+        "two rows of one micro-batch, scored again one at a time, and the entropies that came with their log-probs; of a model of more "
+        f"than {READ_WHOLE // 10**6} million numbers one row from the second cycle on",
         "without FSDP1, dropout, images or torch.compile; with FSDP2 and ZeRO-3 beside the forward of training; not with tensor, "
         "context or sequence parallelism, a head that is no plain matrix, or capped or scaled logits",
         "whole",

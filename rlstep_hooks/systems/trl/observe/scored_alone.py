@@ -26,7 +26,7 @@ from rlstep_hooks.observe.guard import Guard, contained
 from rlstep_hooks.observe.scored_beside import PlacedRow, ScoringBeside
 from rlstep_hooks.observe.scored_rows import OLD, SHARED_OUT
 from rlstep_hooks.observe.sharding.zero import computes_alone
-from rlstep_hooks.record.cadence import ALL_OF_FIRST
+from rlstep_hooks.record.cadence import ALL_OF_FIRST, READ_WHOLE
 from rlstep_hooks.systems.trl.observe.engine_steps import engine_of
 from rlstep_hooks.systems.trl.observe.facts import compute_dtype, forward_noise
 from rlstep_hooks.systems.trl.observe.fused_head import told_of_fused_heads
@@ -89,6 +89,8 @@ class ScoredAlone:
         self.recorder = recorder
         """Is told what cannot be scored."""
         self._in_turn = False
+        self._large = sum(of.numel() for of in trainer.model.parameters()) > READ_WHOLE
+        """Whether a row alone takes a noticeable part of a cycle."""
         self._temperature = float(getattr(trainer, "temperature", 1.0))  # 0.16.0 has none in the loss
         self._unwrapped = Unwrapped(trainer.accelerator)
         self._of_policy = False
@@ -218,7 +220,8 @@ class ScoredAlone:
             self.recorder.cannot(topic, why)
 
     def _choose(self, cycle: int, inputs: dict[str, Any]) -> list[_Chosen]:
-        """The row with the most padding, and one that changes from cycle to cycle; later one of the two in turn."""
+        """The row with the most padding, and one that changes from cycle to cycle; later one of the two in turn, of a large model from
+        the second cycle on."""
         lengths = inputs["completion_mask"].bool().sum(1).tolist()
         prompts = inputs["prompt_mask"].bool().sum(1).tolist()
         places = [place for place, length in enumerate(lengths) if length]
@@ -230,7 +233,7 @@ class ScoredAlone:
         rows = {place: row_at(inputs, place) for place in places}
         return [
             _Chosen(place, rows[place], [rows[near] for near in _nearest(place, places)])
-            for place in ({most_padding, changing} if cycle < ALL_OF_FIRST else later)
+            for place in ({most_padding, changing} if cycle < (1 if self._large else ALL_OF_FIRST) else later)
         ]
 
 
