@@ -167,8 +167,8 @@ LAUNCHES = {
             "policy_at_another_temperature": 4,
             "reference_at_another_temperature": 5,
             "evaluations_left_out": 6,
+            "checkpoint_of_other_moments": 5,
             "checkpoints_left_out": 7,
-            "checkpoint_of_other_moments": 8,
         },
         rollouts=9,
         settings={
