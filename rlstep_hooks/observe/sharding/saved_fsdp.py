@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 WEIGHTS = "pytorch_model_fsdp"
 MOMENTS = "optimizer"
 """accelerate's names of both: of a file they are followed by `.bin`, of a folder by `_0`."""
+_LARGEST = 1 << 24
+"""Numbers of a part that is read on the device beside training's own memory; parts that are larger are not compared."""
 
 
 def is_cut_by_fsdp2(model: Any) -> bool:
@@ -114,7 +116,8 @@ def _compared(
     known = {name: of for given, of in held.items() if (name := given if given in names else name_in_file(given))}
     if not known.keys() & {*names}:
         return "unknown"
-    chosen = dict(spread([*known.items()]))
+    small = [(name, of) for name, of in known.items() if local_part(of).numel() <= _LARGEST]
+    chosen = dict(spread(small))
     saved = read({name: of for name, of in chosen.items() if name in names})
     return found(name in saved and _same(of, saved[name]) for name, of in chosen.items())
 

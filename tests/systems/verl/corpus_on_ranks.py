@@ -1,6 +1,6 @@
 """The corpus of faults in real runs of verl whose trainers are two processes: what finds each fault there.
 
-    python -m tests.systems.verl.corpus_on_ranks [LAUNCH ...]
+    python -m tests.systems.verl.corpus_on_ranks [--strategy fsdp2] [LAUNCH ...]
 
 Each launch of `fault_launches` that one process trains is made with two, and with as many micro-batches on each as one process has. Of
 each fault one line says whether its rule names it at its rollout; a last line has what is found where no fault is.
@@ -12,7 +12,7 @@ import argparse
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.systems.verl.audited import alarms
 from tests.systems.verl.fault_launches import LAUNCHES, named, train
@@ -25,18 +25,25 @@ if TYPE_CHECKING:
     from tests.systems.verl.fault_launches import Launch
 
 RANKS = 2
-MICRO_BATCHES = {
+MICRO_BATCHES: dict[str, Any] = {
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 2,
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 2,
 }
 OF_ONE_PROCESS = tuple(name for name, made in LAUNCHES.items() if made.ranks == 1)
 
 
-def on_ranks(made: Launch) -> Launch:
-    """A launch of one process, of two."""
+def on_ranks(made: Launch, strategy: str) -> Launch:
+    """A launch of one process, of two.
+
+    Args:
+        made: The launch.
+        strategy: How they share the model: "fsdp2", or "fsdp", which is FSDP1 and verl's default.
+    """
     reference = "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu"
     more = MICRO_BATCHES | ({reference: 2} if reference in made.settings else {})
-    more |= {"critic.ppo_micro_batch_size_per_gpu": 2} if made.critic else {}
+    more |= {"actor_rollout_ref.actor.strategy": strategy}
+    if made.critic:
+        more |= {"critic.ppo_micro_batch_size_per_gpu": 2, "critic.strategy": strategy}
     return replace(made, ranks=RANKS, settings={**made.settings, **more})
 
 
@@ -67,8 +74,10 @@ def main() -> None:
     """Train launches, and print what is found."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("launches", nargs="*", metavar="LAUNCH", default=OF_ONE_PROCESS)
-    for name in arguments.parse_args().launches:
-        made = on_ranks(LAUNCHES[name])
+    arguments.add_argument("--strategy", choices=("fsdp", "fsdp2"), default="fsdp2")
+    options = arguments.parse_args()
+    for name in options.launches:
+        made = on_ranks(LAUNCHES[name], options.strategy)
         with tempfile.TemporaryDirectory() as folder:
             run = train(made, Path(folder))
         print(f"{name}: status {run.outcome.status}, {run.report.counts.rollouts} rollouts", flush=True)

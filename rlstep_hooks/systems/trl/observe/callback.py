@@ -163,9 +163,9 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         if trainer is None or self._saved is None:
             return
         try:
-            self._saved.look(state.global_step)
             if session.folder is not None and is_sharded(trainer):
                 note_shards(trainer, session.folder, state.global_step)
+            self._saved.look(state.global_step)
         except Exception as error:  # noqa: BLE001 - a resume is then not compared, which its own report says
             logger.warning("what this checkpoint is made of could not be read or noted: %s", describe(error))
 

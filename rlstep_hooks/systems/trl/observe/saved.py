@@ -37,13 +37,16 @@ class SavedWatch:
     def look(self, updates: int) -> None:
         """A checkpoint was made, after so many updates."""
         folder = Path(os.path.join(self._trainer.args.output_dir, f"checkpoint-{updates}"))
-        found = (self._whole(folder) if self._trainer.args.should_save else {}) | self._in_parts(folder)
-        if found:
-            self._parts.tell(found, updates=updates)
+        for read in (self._whole, self._in_parts):
+            found = read(folder)
+            if found:
+                self._parts.tell(found, updates=updates)
 
     def _whole(self, folder: Path) -> dict[str, Found]:
         """What the files for others, and those of a model that each process holds whole, have of what this process holds."""
         trainer = self._trainer
+        if not trainer.args.should_save:
+            return {}
         of_optimizer = read_file(folder / "optimizer.pt", safe_globals)
         return {
             "weights": weights_in_safetensors(folder, trainer.model),
