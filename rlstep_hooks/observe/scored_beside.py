@@ -46,7 +46,11 @@ class ScoredBeside(msgspec.Struct, frozen=True):
 
     def gap(self, observed: Tensor, tolerance: float) -> CleanGap:
         """Compare (B, T) log-probs of training with those of the row alone, as `gap_of` does."""
-        return gap_of(self.log_probs, self.of(observed), tolerance, lambda: self.others)
+        return self.gap_to(self.of(observed), tolerance)
+
+    def gap_to(self, observed: Tensor, tolerance: float) -> CleanGap:
+        """The same of (C,), the row's part of them."""
+        return gap_of(self.log_probs, observed, tolerance, lambda: self.others)
 
 
 class ScoringBeside:

@@ -94,7 +94,7 @@ class ScoredRows:
         """Score two rows of a micro-batch, whose log-probs and entropies training has not computed yet."""
         return [
             Scored(place, rows[place], others, *clean.score_with_entropies(rows[place]))
-            for place, others in self._chosen(rows)
+            for place, others in self.chosen(rows)
         ]
 
     def compare(
@@ -110,13 +110,17 @@ class ScoredRows:
             of: What these log-probs are.
         """
         found: list[tuple[str, CleanGap]] = []
-        for place, others in self._chosen(rows):
+        for place, others in self.chosen(rows):
             scored = clean.score(rows[place])
             found.append((of, clean.compare(rows[place], scored, observed[place], tolerance, others)))
         if found:
-            self._found = fields_of(found)
+            self.tell(fields_of(found))
 
-    def _chosen(self, rows: Sequence[Row]) -> Iterator[tuple[int, list[Row]]]:
+    def tell(self, found: dict[str, Any]) -> None:
+        """Keep what was found of this refresh, as fields of `RolloutValues`."""
+        self._found = found
+
+    def chosen(self, rows: Sequence[Row]) -> Iterator[tuple[int, list[Row]]]:
         """Give the places of two rows, each with the other rows, nearest first."""
         places = [place for place, row in enumerate(rows) if row.length]
         if places:

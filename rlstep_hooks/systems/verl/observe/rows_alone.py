@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.observe.scored_rows import REFERENCE_TOPIC, TOPIC, ScoredRows, fields_of_reference
 from rlstep_hooks.systems.verl.observe import scored_alone, values_alone
 from rlstep_hooks.systems.verl.observe.engines import role_of
+from rlstep_hooks.systems.verl.observe.rows_beside import RowsBesideForwards, goes_beside
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from rlstep_hooks.observe.guard import GapRecorder
 
 
@@ -35,6 +39,10 @@ class RowsAlone:
         """What looks at the rows of each phase but the reference's."""
         self.temperature: float | None = None
         """The temperature that is configured; None where it is not known, and what comes with the rows is believed."""
+        self._beside_old = RowsBesideForwards(self._old, recorder, TOPIC)
+        self._beside_reference = RowsBesideForwards(self._reference, recorder, REFERENCE_TOPIC)
+        self._beside_training = RowsBesideForwards(self._trained.rows, recorder, TOPIC)
+        """Where several trainers share a model out."""
         self._of_values: dict[str, Any] = {}
         """Fields about the rows whose values were computed again, until a micro-batch is trained on them."""
 
@@ -76,6 +84,27 @@ class RowsAlone:
         """Another call has done its part."""
         return self._rows[name].end() if name in self._rows else None
 
+    def beside(self, engine: Any, data: Any, *, trains: bool) -> AbstractContextManager[None]:
+        """The context of the engine's forward of a micro-batch, beside which rows of it are scored where it shares its model out.
+
+        Args:
+            engine: verl's.
+            data: The micro-batch, on the CPU.
+            trains: Whether a backward pass follows.
+        """
+        if not goes_beside(engine):
+            return nullcontext()
+        if trains:
+            policy = role_of(engine) == "policy"
+            return (
+                self._beside_training.beside(engine, data, self.temperature, trains=True) if policy else nullcontext()
+            )
+        if self._reference.open:
+            return self._beside_reference.beside(engine, data, self.temperature)
+        if self._old.open and role_of(engine) == "policy":
+            return self._beside_old.beside(engine, data, self.temperature)
+        return nullcontext()
+
     def computed(self, engine: Any, data: Any, result: Any) -> None:
         """A forward was made that no backward follows.
 
@@ -94,12 +123,18 @@ class RowsAlone:
     @contained(REFERENCE_TOPIC)
     def _score_reference(self, engine: Any, data: Any, result: Any) -> None:
         """The reference has scored a micro-batch: score rows of it again."""
-        scored_alone.look(self._reference, engine, data, result, self.temperature, reference=True)
+        if not goes_beside(engine):
+            scored_alone.look(self._reference, engine, data, result, self.temperature, reference=True)
+        elif found := self._beside_reference.compare(engine, data, result[1]["model_output"]):
+            self._reference.tell(found)
 
     @contained(TOPIC)
     def _score_old(self, engine: Any, data: Any, result: Any) -> None:
         """Old log-probs of a micro-batch are there: score rows of it again."""
-        scored_alone.look(self._old, engine, data, result, self.temperature)
+        if not goes_beside(engine):
+            scored_alone.look(self._old, engine, data, result, self.temperature)
+        elif found := self._beside_old.compare(engine, data, result[1]["model_output"]):
+            self._old.tell(found)
 
     @contained(TOPIC)
     def _compute_values(self, engine: Any, data: Any, result: Any) -> None:
@@ -109,7 +144,8 @@ class RowsAlone:
     @contained(TOPIC)
     def before_training(self, engine: Any, data: Any) -> None:
         """A forward of the policy comes next that a backward follows."""
-        self._trained.before(engine, data, self.temperature)
+        if not goes_beside(engine):
+            self._trained.before(engine, data, self.temperature)
 
     @contained(TOPIC)
     def after_training(self, engine: Any, data: Any, output: Any) -> dict[str, Any]:
@@ -123,6 +159,8 @@ class RowsAlone:
         Returns:
             Fields of `MicroBatchValues`; none where no row was scored.
         """
+        if goes_beside(engine):
+            return self._beside_training.compare(engine, data, output, trained=True)
         return self._trained.after(engine, data, output, self.temperature)
 
     def take_values(self) -> dict[str, Any]:

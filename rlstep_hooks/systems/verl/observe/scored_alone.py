@@ -52,10 +52,10 @@ def look(
     if why := why_not(engine, data, reference=reference):
         scored.cannot(why)
         return
-    rows, lengths = _rows(engine, data)
+    rows, lengths = rows_and_lengths(engine, data)
     observed = completion_rows(result[1]["model_output"]["log_probs"], lengths)
     with adapters(engine.module, switched_off=True) if reference else nullcontext():
-        scored.compare(_clean(engine, data, temperature), rows, observed, _tolerance(engine))
+        scored.compare(_clean(engine, data, temperature), rows, observed, tolerance_of(engine))
 
 
 class TrainedAlone:
@@ -66,16 +66,17 @@ class TrainedAlone:
     """
 
     def __init__(self, recorder: GapRecorder) -> None:
-        self._rows = ScoredRows(recorder, looks=2)
+        self.rows = ScoredRows(recorder, looks=2)
+        """Says which micro-batches are looked at."""
         self._scored: list[Scored] = []
 
     def begin(self) -> None:
         """The updates on a rollout begin."""
-        self._rows.begin()
+        self.rows.begin()
 
     def end(self) -> None:
         """The updates on a rollout are made."""
-        self._rows.end()
+        self.rows.end()
 
     def before(self, engine: Any, data: Any, temperature: float | None) -> None:
         """A forward of training comes next.
@@ -86,14 +87,14 @@ class TrainedAlone:
             temperature: The one that is configured; None where it is not known.
         """
         self._scored = []
-        if not self._rows.wants():
+        if not self.rows.wants():
             return
         if why := why_not(engine, data) or noise_of(engine):
-            self._rows.cannot(why)
+            self.rows.cannot(why)
             return
-        rows, _ = _rows(engine, data)
+        rows, _ = rows_and_lengths(engine, data)
         with evaluating(engine.module):
-            self._scored = self._rows.score(_clean(engine, data, temperature), rows)
+            self._scored = self.rows.score(_clean(engine, data, temperature), rows)
 
     def after(self, engine: Any, data: Any, output: Any, temperature: float | None) -> dict[str, Any]:
         """The forward is done.
@@ -110,7 +111,7 @@ class TrainedAlone:
         scored, self._scored = self._scored, []
         if not scored:
             return {}
-        clean, tolerance = _clean(engine, data, temperature), _tolerance(engine)
+        clean, tolerance = _clean(engine, data, temperature), tolerance_of(engine)
         lengths = [int(row.numel()) for row in rows_of(data, "responses") or ()]
         observed = completion_rows(output["log_probs"], lengths)
         with evaluating(engine.module):
@@ -131,7 +132,12 @@ class TrainedAlone:
 def _clean(engine: Any, data: Any, temperature: float | None) -> CleanForward:
     """What scores rows of a micro-batch alone."""
     model = WholeModel(engine.module, autocast_of(engine), packs=packs(data))
-    return CleanForward(model, float(data["temperature"]) if temperature is None else temperature)
+    return CleanForward(model, temperature_of(data, temperature))
+
+
+def temperature_of(data: Any, configured: float | None) -> float:
+    """The temperature of a micro-batch: the one that is configured, or where that is not known the one that comes with it."""
+    return float(data["temperature"]) if configured is None else configured
 
 
 def packs(data: Any) -> bool:
@@ -139,7 +145,7 @@ def packs(data: Any) -> bool:
     return _asks_for(data, "use_remove_padding", default=True)
 
 
-def _rows(engine: Any, data: Any) -> tuple[list[Row], list[int]]:
+def rows_and_lengths(engine: Any, data: Any) -> tuple[list[Row], list[int]]:
     """The rows of a micro-batch on the device, and the lengths of their completions."""
     device = next(engine.module.parameters()).device
     lengths = [int(row.numel()) for row in rows_of(data, "responses") or ()]
@@ -147,7 +153,7 @@ def _rows(engine: Any, data: Any) -> tuple[list[Row], list[int]]:
     return [_row(tokens, length) for tokens, length in zip(sequences, lengths, strict=True)], lengths
 
 
-def _tolerance(engine: Any) -> float:
+def tolerance_of(engine: Any) -> float:
     """The mean distance that rounding explains."""
     return MEAN_TOLERANCE[precision_class(str(dtype_of(engine)).removeprefix("torch."))]
 
@@ -186,6 +192,16 @@ def why_not(engine: Any, data: Any, *, reference: bool = False) -> str:
         return SHARED_OUT
     if reference and merged_adapters(engine.module):
         return "adapters are merged into the weights, and switching them off would write to these"
+    if why := why_not_of_rows(data):
+        return why
+    inner = getattr(engine.module, "_fsdp_wrapped_module", engine.module)
+    if hooked_by_others(inner, "verl."):
+        return "somebody's own hooks of the model's modules would see forwards that training does not make"
+    return why_not_at_all(inner)
+
+
+def why_not_of_rows(data: Any) -> str:
+    """Why rows of a micro-batch cannot be taken out of it and scored; empty where they can."""
     if _asks_for(data, "use_fused_kernels"):
         return "fused kernels return no logits"
     if has_images(data):
@@ -196,10 +212,7 @@ def why_not(engine: Any, data: Any, *, reference: bool = False) -> str:
         or isinstance(data["temperature"], torch.Tensor)
     ):
         return "the rows of a micro-batch have a form that is not known"
-    inner = getattr(engine.module, "_fsdp_wrapped_module", engine.module)
-    if hooked_by_others(inner, "verl."):
-        return "somebody's own hooks of the model's modules would see forwards that training does not make"
-    return why_not_at_all(inner)
+    return ""
 
 
 def has_images(data: Any) -> bool:

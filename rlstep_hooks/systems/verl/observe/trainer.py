@@ -6,7 +6,7 @@ happen, within the call of the controller that they belong to, and judges nothin
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -38,6 +38,7 @@ from rlstep_hooks.systems.verl.observe.sent_weights import SentWeights
 from rlstep_hooks.systems.verl.observe.steps import EngineSteps
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
     from rlstep_hooks.observe.losses import LossNumbers
@@ -374,11 +375,18 @@ class VerlTrainer:
         if role == "critic" and self._value_losses.looks:
             self._compare_targets(data)
 
-    def beside(self, engine: Any, data: Any) -> AbstractContextManager[None]:
-        """The context of training's forward of a micro-batch, beside which a row of it may go."""
+    @contextmanager
+    def beside(self, engine: Any, data: Any) -> Iterator[None]:
+        """The context of training's forward of a micro-batch, beside which rows of it may go."""
         if role_of(engine) != "policy":
-            return nullcontext()
-        return self._slopes.beside(self._cycle, engine, data)
+            yield
+            return
+        with self._slopes.beside(self._cycle, engine, data), self._alone.beside(engine, data, trains=True):
+            yield
+
+    def beside_scoring(self, engine: Any, data: Any) -> AbstractContextManager[None]:
+        """The context of a forward that no backward follows, beside which rows of the micro-batch may go."""
+        return self._alone.beside(engine, data, trains=False)
 
     def _oldest(self, data: Any) -> int | None:
         """The oldest version among the weights that generated these samples; None where that is not known."""

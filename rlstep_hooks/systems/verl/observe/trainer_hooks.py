@@ -247,7 +247,8 @@ def _forward(trainer: VerlTrainer, call: Call) -> Iterator[None]:
     if call.argument("forward_only", 2, default=False):
         if trainer.distances.open and role_of(call.owner) == "policy":
             trainer.distances.sees(data)
-        yield
+        with trainer.beside_scoring(call.owner, data):
+            yield
         trainer.computed(call.owner, data, call.result)
         return
     trainer.before_microbatch(call.owner, data, call.argument("loss_function", 1))
