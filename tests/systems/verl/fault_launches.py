@@ -304,6 +304,16 @@ LAUNCHES = {
         ranks=2,
         critic=True,
     ),
+    "forwards of two ranks": Launch(
+        faults={
+            "entropies_halved": 1,
+            "later_updates_at_other_positions": 2,
+            "reference_at_other_positions": 4,
+        },
+        settings=TWO_PASSES | reference() | {"actor_rollout_ref.actor.entropy_coeff": 0.01},
+        rows=48,
+        ranks=2,
+    ),
     "raise": Launch(faults={"optimizer_step_skipped_on_one_rank": 1}, settings={}, ranks=2, on_fail="raise"),
     "stop": Launch(
         faults={"worker_never_attached": 0, "optimizer_step_skipped": 1}, settings={}, ranks=2, on_fail="stop"
