@@ -309,6 +309,7 @@ LAUNCHES = {
             "entropies_halved": 1,
             "later_updates_at_other_positions": 2,
             "reference_at_other_positions": 4,
+            "loss_sign_flipped": 5,
         },
         settings=TWO_PASSES | reference() | {"actor_rollout_ref.actor.entropy_coeff": 0.01},
         rows=48,
