@@ -26,19 +26,37 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.observe.losses import Formula, LossBatch, LossNumbers
 
+LARGE = 1 << 17
+"""Tokens of a micro-batch from which on it takes seconds to try all changes."""
+
+TRIES = 3
+"""How often they are tried for large micro-batches that none of them explains."""
+
 SIGNS = ("the documented one with its sign flipped", "that with the sign of the policy's term flipped")
 """What a loss is, too, that had advantages of one sign alone."""
 
 
-def of_changed_inputs(cases: Sequence[Case], told: Collection[str] = ()) -> str:
+def of_changed_inputs(cases: Sequence[Case], told: list[str] | None = None) -> str:
     """The change of an input that gives all losses which are wrong, in words that follow "the loss is"; empty where none does.
 
     It waits for the device.
 
     Args:
         cases: The micro-batches of some updates, in the order in which they were trained.
-        told: What losses of this run were before. A change that is among it is preferred, and needs no more samples to be told.
+        told: What losses of this run were before. A change that is among it is preferred, and needs no more samples to be told. Large
+            micro-batches that nothing explains are noted in it, so that they do not slow the run again and again.
     """
+    told = [] if told is None else told
+    large = any(case.batch.mask.numel() > LARGE for case in cases)
+    if large and told.count("") >= TRIES:
+        return ""
+    found = _of_changed_inputs(cases, told)
+    if large and not found:
+        told.append("")
+    return found
+
+
+def _of_changed_inputs(cases: Sequence[Case], told: Collection[str]) -> str:
     inputs = inputs_of(cases[0].batch) if cases else ()
     wrong = sum(int(case.wrong.sum()) for case in cases)
     if (
@@ -137,7 +155,7 @@ def named_together(compared: Sequence[Compared], told: list[str]) -> list[LossNu
     ]
 
 
-def _of_these(compared: Sequence[Compared], wrong: Sequence[bool], told: Collection[str]) -> str:
+def _of_these(compared: Sequence[Compared], wrong: Sequence[bool], told: list[str]) -> str:
     """The change of an input that explains these losses, and those that are right."""
     return of_changed_inputs(
         [

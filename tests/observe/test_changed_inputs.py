@@ -12,7 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rlstep_hooks.observe.changed_inputs import changes  # noqa: E402 - torch may be missing
+from rlstep_hooks.observe import loss_causes  # noqa: E402 - torch may be missing
+from rlstep_hooks.observe.changed_inputs import changes  # noqa: E402
 from rlstep_hooks.observe.loss_causes import Compared, named_together  # noqa: E402
 from rlstep_hooks.observe.loss_inputs import INPUTS, OLD_BEHIND_RATIOS, inputs_of  # noqa: E402
 from rlstep_hooks.observe.losses import Formula, LossBatch, Term, clipped_surrogate, k3, near_clip  # noqa: E402
@@ -230,6 +231,19 @@ def test_a_bound_of_its_own_needs_several_losses() -> None:
     (each, *_) = batches
     found = [each.compared(each.given | {"old": each.given["old"].clamp(min=-1.37)})]
     assert [of.loss_like for of in named_together(found, ["without its KL term", before])] == [before]
+
+
+def test_large_losses_that_nothing_explains_are_not_tried_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss_causes, "LARGE", 10)
+    batch, told = MicroBatch(torch.Generator().manual_seed(0), 16), ["without its KL term"]
+    unknown = batch.compared(batch.given | {"old": torch.tanh(batch.given["old"])})
+    known = batch.compared(batch.given | {"old": batch.given["old"].clamp(min=-1)})
+    for _ in range(loss_causes.TRIES):
+        named_together([known], told)
+        named_together([unknown], told)
+    assert told == ["without its KL term", "that of old log-probs cut from below at -1", "", "", ""]
+    (numbers,) = named_together([known], told)
+    assert numbers.loss_like == ""
 
 
 def test_healthy_losses_are_called_nothing() -> None:
