@@ -184,7 +184,10 @@ def _tensors(trainer: VerlTrainer, call: Call) -> None:
 def _mini_batches(trainer: VerlTrainer, call: Call) -> Iterator[None]:
     data = call.argument("data", 0)
     if role_of(call.owner.engine) == "critic":
-        trainer.expects_targets = True
+        if "returns" in data.keys():  # noqa: SIM118 - a TensorDict iterates over rows
+            trainer.sees_targets(data)
+        else:  # V1's call brings the names of rows, which are fetched before they are cut into mini-batches
+            trainer.expects_targets = True
         try:
             yield from _within("critic_updates", trainer)
         finally:
