@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from rlstep_hooks.observe.clean_entropies import entropy_fields
 from rlstep_hooks.observe.clean_forward import fields_of, hooked_by_others
 from rlstep_hooks.observe.forward_beside import is_sharded_by_modules, replaced_forwards, why_not_beside
-from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.guard import Guard, contained
 from rlstep_hooks.observe.scored_beside import PlacedRow, ScoringBeside
-from rlstep_hooks.observe.scored_rows import OLD
+from rlstep_hooks.observe.scored_rows import OLD, REFERENCE_TOPIC, TOPIC
 from rlstep_hooks.systems.verl.observe.ranks import ranks_of
 from rlstep_hooks.systems.verl.observe.samples import completion_rows
 from rlstep_hooks.systems.verl.observe.scored_alone import (
@@ -49,6 +49,8 @@ class RowsBesideForwards:
     """
 
     def __init__(self, scored: ScoredRows, recorder: GapRecorder, topic: str) -> None:
+        self.recorder = recorder
+        """Is told what went wrong."""
         self._scored = scored
         self._guard = Guard(recorder, (topic,))
         self._scoring: ScoringBeside | None = None
@@ -64,24 +66,24 @@ class RowsBesideForwards:
             temperature: The one that is configured; None where it is not known.
             trains: Whether a backward pass follows.
         """
-        self._scoring, rows = None, list[PlacedRow]()
-        with self._guard:
-            rows = self._rows(engine, data, trains=trains)
-            if rows:
-                self._scoring = ScoringBeside(engine.module, temperature_of(data, temperature), self._guard)
-        if self._scoring is None:
+        rows = self._begun(engine, data, temperature, trains)
+        if self._scoring is None or not rows:
             yield
             return
         with self._scoring.beside(rows):
             yield
 
-    def _rows(self, engine: Any, data: Any, *, trains: bool) -> list[PlacedRow]:
+    @contained(TOPIC, REFERENCE_TOPIC)
+    def _begun(self, engine: Any, data: Any, temperature: float | None, trains: bool) -> list[PlacedRow]:
+        """The rows that go beside the forward; none where it is not looked at, or looking fails."""
+        self._scoring = None
         if not self._scored.wants():
             return []
         why = why_not_of_rows(data) or why_not_beside(engine.module) or (noise_of(engine) if trains else "")
         if why:
             self._scored.cannot(why)
             return []
+        self._scoring = ScoringBeside(engine.module, temperature_of(data, temperature), self._guard)
         rows, _ = rows_and_lengths(engine, data)
         return [PlacedRow(place, rows[place]) for place, _ in self._scored.chosen(rows)]
 
