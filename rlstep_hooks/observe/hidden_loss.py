@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
@@ -25,7 +25,7 @@ from rlstep_hooks.observe.own_graph import own_graph
 from rlstep_hooks.record.events import MicroBatchValues
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from rlstep_hooks.observe.guard import Guard
 
@@ -102,22 +102,22 @@ class HiddenLoss(ABC, Generic[Settings]):
         """What is known to happen to an input of the loss."""
         return changes(inputs_of(self._batch(self.given())))
 
-    def like(self, left: list[Change] | None = None) -> str:
+    def like(self, left: Callable[[], list[Change]] | None = None) -> str:
         """The known alternative that the loss is, in words that follow "the loss is"; empty if none fits. Only for a wrong loss, of
         one micro-batch.
 
         Args:
-            left: The changes of inputs that explain the wrong losses so far, which are tried; those that do not fit are taken out.
-                None for all.
+            left: Gives the changes of inputs that explain the wrong losses so far, which are tried; those that do not fit are taken
+                out. None for all.
         """
         observed, given = self.observed(), self.given()
         others = self._others(given, observed)
         alone = next((words for words, *documented in others if _fits(observed, *documented)), None)
         if alone is not None:
             return alone
-        left = self.changes() if left is None else left
-        left[:] = [change for change in left if self._is_explained_by(change, given, observed)]
-        return said(left)
+        tried = self.changes() if left is None else left()
+        tried[:] = [change for change in tried if self._is_explained_by(change, given, observed)]
+        return said(tried)
 
     def gradients(self, settings: Settings, given: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """(L, ..., *S), the gradients at the leaves, and one rounding of each: infinite where a rounding decides."""
@@ -230,7 +230,9 @@ class HiddenLosses:
 def _numbers(of_kind: list[tuple[int, HiddenLoss[Any]]]) -> tuple[Columns, Tensor]:
     indices, losses = zip(*of_kind, strict=True)
     columns = together(losses).columns()
-    left = losses[0].changes()  # what does not explain one wrong loss explains no other: each is tried until it fails
+    left = cache(
+        losses[0].changes
+    )  # what does not explain one wrong loss explains no other: each is tried until it fails
     known: tuple[dict[str, Any], ...] = tuple({"loss_like": partial(loss.like, left)} for loss in losses)
     return Columns(MicroBatchValues, indices, tuple(columns), known), torch.stack(
         list(columns.values())
