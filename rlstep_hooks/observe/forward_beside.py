@@ -1,22 +1,23 @@
 """Rows that go through a model beside a forward that training makes, for models whose weights are shared out among processes.
 
-FSDP2 and ZeRO-3 gather the weights of a module when its forward begins, by a collective of all processes, and let go of them when it
-ends (torch 2.13.0 _fully_shard/_fsdp_state.py `_pre_forward`, `_post_forward`; deepspeed 0.19.8 runtime/zero/parameter_offload.py
-`_register_deepspeed_module`). A forward of one process alone would wait for the others. So none is made: whenever training's own
-forward has used a module with weights, and they are still there, the same module is applied to the rows too. What stands between
-these modules (attention, residuals, masks) has no weights, and is computed by the model's own classes on copies of its modules that
-share all but their hooks. Nothing is gathered and nobody is waited for. Shapes: N rows of L tokens, H numbers of each.
+FSDP1, FSDP2 and ZeRO-3 gather the weights of a module when its forward begins, by a collective of all processes, and let go of them
+when it ends (torch 2.13.0 _fully_shard/_fsdp_state.py `_pre_forward`, `_post_forward`; deepspeed 0.19.8
+runtime/zero/parameter_offload.py `_register_deepspeed_module`). A forward of one process alone would wait for the others. So none is
+made: whenever training's own forward has used a module with weights, and they are still there, the same module is applied to the rows
+too. What stands between these modules (attention, residuals, masks) has no weights, and is computed by the model's own classes on
+copies of its modules that share all but their hooks. Nothing is gathered and nobody is waited for. Shapes: N rows of L tokens, H
+numbers of each.
 """
 
 from __future__ import annotations
 
 import functools
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 
 from rlstep_hooks.observe.clean_forward import why_not_alone
 
@@ -30,6 +31,8 @@ _HOOKS = (
     *("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs"),
 )
 """Where torch keeps a module's hooks (torch 2.13.0 nn/modules/module.py `Module.__init__`)."""
+_FLAT = "_flat_param"
+"""Where FSDP1 keeps the flat parameter of a module (torch 2.13.0 distributed/fsdp/_unshard_param_utils.py:31)."""
 
 
 def why_not_beside(model: Any) -> str:
@@ -38,9 +41,11 @@ def why_not_beside(model: Any) -> str:
         return why
     if torch.nn.modules.module._has_any_global_hook():
         return "hooks of all modules would see the forwards of copies"
-    for name, module in base_of(model).named_modules():
-        if _has_weights(module):
-            if any(_has_weights(inner) for inner in module.modules() if inner is not module):
+    base = base_of(model)
+    weighted = _with_weights(base)
+    for name, module in base.named_modules():
+        if id(module) in weighted:
+            if any(id(inner) in weighted for inner in module.modules() if inner is not module):
                 return f"{name or 'the model'} has weights of its own beside modules that have some"
             if type(module).forward is torch.nn.Module.forward:
                 return f"{name} holds weights that another module uses"
@@ -56,6 +61,19 @@ def is_sharded_by_modules(model: Any) -> bool:
     return any(isinstance(module, FSDPModule) for module in base.modules()) or all(
         hasattr(parameter, "ds_id") for parameter in base.parameters()
     )
+
+
+def is_flat(model: Any) -> bool:
+    """Whether FSDP1 gathers the weights of a model for the forward of each module that it wraps, and lets go of them when that ends.
+
+    Within such a forward they stand in their modules (torch 2.13.0 distributed/fsdp/_flat_param.py `_use_unsharded_views`).
+    """
+    return any(isinstance(module, FullyShardedDataParallel) for module in model.modules())
+
+
+def inside_of(model: Any) -> Any:
+    """The model inside of FSDP1's wrapper, if there is one."""
+    return getattr(model, "_fsdp_wrapped_module", model)
 
 
 def replaced_forwards(model: Any) -> list[str]:
@@ -91,7 +109,9 @@ class RowsBeside:
         self._tokens = tokens
         self._change = at_embeddings
         self._embeddings = base.get_input_embeddings()
-        self._layers = _copy(base.base_model, self._use, self._pass_block, _blocks_of(base.base_model))
+        layers = inside_of(base.base_model)
+        passing = _Passing(_with_weights(base), self._use, self._pass_block, _blocks_of(layers))
+        self._layers = _copy(layers, passing)
         self._waits_for: Any = None
         """The module that the rows stand before; None once they are through."""
         self._given: tuple[tuple[Any, ...], dict[str, Any]] = (), {}
@@ -194,10 +214,11 @@ class Beside:
     def __enter__(self) -> Beside:
         """The forward is about to be made."""
         # Before the hooks that let go of the weights.
+        weighted = _with_weights(self._base)
         self._handles = [
             module.register_forward_hook(self._used, prepend=True)
             for module in self._base.modules()
-            if _has_weights(module)
+            if id(module) in weighted
         ]
         return self
 
@@ -246,8 +267,15 @@ def _without_numbers(output: Any) -> Any:
     return type(output)(map(_without_numbers, output)) if type(output) in (tuple, list) else output
 
 
-def _has_weights(module: Any) -> bool:
-    return any(parameter is not None for parameter in module._parameters.values())
+def _with_weights(base: Any) -> set[int]:
+    """Identities of the modules that have weights of their own, also where FSDP1 has taken these into a flat parameter."""
+    own = {
+        id(module)
+        for module in base.modules()
+        if any(parameter is not None for name, parameter in module._parameters.items() if name != _FLAT)
+    }
+    flat = [module._parameters[_FLAT] for module in base.modules() if module._parameters.get(_FLAT) is not None]
+    return own.union(*({id(module) for module in each._modules} for each in flat))
 
 
 def _blocks_of(layers: Any) -> Any:
@@ -256,30 +284,41 @@ def _blocks_of(layers: Any) -> Any:
     return max(lists, key=len, default=None)
 
 
-def _copy(
-    module: Any, use: Callable[..., Any], through: Callable[..., Any], blocks: Any, of_block: bool = False
-) -> Any:
-    """A copy of a module that has all of it but its hooks, and in it copies of its modules.
+class _Passing(NamedTuple):
+    """What copies of a model's modules do in the place of their own forward."""
+
+    weighted: set[int]
+    """Identities of the modules with weights."""
+    use: Callable[..., Any]
+    """Stands in the place of the forward of each of these, and is given that module first."""
+    through: Callable[..., Any]
+    """Stands in the place of the forward of each block, and is given that block and its copy first."""
+    blocks: Any
+    """The list of blocks; None without one."""
+
+
+def _copy(module: Any, passing: _Passing, *, of_block: bool = False) -> Any:
+    """A copy of a module that has all of it but its hooks, and in it copies of its modules, without FSDP1's wrappers.
 
     Args:
         module: The module.
-        use: Stands in the place of the forward of each module with weights, and is given that module first.
-        through: Stands in the place of the forward of each block, and is given that block and its copy first.
-        blocks: The list of blocks; None without one.
+        passing: What stands in the place of forwards.
         of_block: Whether the module is a block.
     """
+    if isinstance(module, FullyShardedDataParallel):
+        return _copy(inside_of(module), passing, of_block=of_block)
     copy = object.__new__(type(module))
     copy.__dict__.update(module.__dict__)
     copy.__dict__.update({name: {} for name in _HOOKS})
     copy.__dict__.pop("forward", None)
     copy.__dict__["gradient_checkpointing"] = False
-    if _has_weights(module):
-        copy.__dict__["forward"] = functools.partial(use, module)
+    if id(module) in passing.weighted:
+        copy.__dict__["forward"] = functools.partial(passing.use, module)
         return copy
     copy.__dict__["_modules"] = {
-        name: None if inner is None else _copy(inner, use, through, blocks, of_block=module is blocks)
+        name: None if inner is None else _copy(inner, passing, of_block=module is passing.blocks)
         for name, inner in module._modules.items()
     }
     if of_block:
-        copy.__dict__["forward"] = functools.partial(through, module, copy)
+        copy.__dict__["forward"] = functools.partial(passing.through, module, copy)
     return copy

@@ -178,14 +178,13 @@ RULES: dict[str, Link] = {
     "RLS314": yes(
         "two rows of one micro-batch of old log-probs and of two micro-batches that are trained, with their entropies, scored "
         "again one at a time; two rows of the critic's values",
-        "on several trainers with FSDP2 beside their own forwards, and not values; with FSDP1 on one trainer; without images, fused "
-        "kernels or sequence parallelism; of training not with dropout",
+        "on several trainers beside their own forwards, and not values; without images, fused kernels or sequence parallelism; of "
+        "training not with dropout",
         "whole",
     ),
     "RLS315": yes(
         "two rows of one micro-batch that the reference scores, scored again one at a time, with adapters switched off",
-        "on several trainers with FSDP2 beside their own forwards, with FSDP1 on one; without images, fused kernels or sequence "
-        "parallelism",
+        "on several trainers beside their own forwards; without images, fused kernels or sequence parallelism",
         "whole",
     ),
     "RLS414": yes("the first rollout of a run"),

@@ -1,6 +1,6 @@
 """The corpus of faults in real runs of verl whose trainers are two processes: what finds each fault there.
 
-    python -m tests.systems.verl.corpus_on_ranks [--strategy fsdp2] [LAUNCH ...]
+    python -m tests.systems.verl.corpus_on_ranks [LAUNCH ...]
 
 Each launch of `fault_launches` that one process trains is made with two, and with as many micro-batches on each as one process has. Of
 each fault one line says whether its rule names it at its rollout; a last line has what is found where no fault is.
@@ -32,18 +32,11 @@ MICRO_BATCHES: dict[str, Any] = {
 OF_ONE_PROCESS = tuple(name for name, made in LAUNCHES.items() if made.ranks == 1)
 
 
-def on_ranks(made: Launch, strategy: str) -> Launch:
-    """A launch of one process, of two.
-
-    Args:
-        made: The launch.
-        strategy: How they share the model: "fsdp2", or "fsdp", which is FSDP1 and verl's default.
-    """
+def on_ranks(made: Launch) -> Launch:
+    """A launch of one process, of two that share the model by FSDP2: torch's FSDP1 refuses verl's start on a CPU."""
     reference = "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu"
     more = MICRO_BATCHES | ({reference: 2} if reference in made.settings else {})
-    more |= {"actor_rollout_ref.actor.strategy": strategy}
-    if made.critic:
-        more |= {"critic.ppo_micro_batch_size_per_gpu": 2, "critic.strategy": strategy}
+    more |= {"critic.ppo_micro_batch_size_per_gpu": 2} if made.critic else {}
     return replace(made, ranks=RANKS, settings={**made.settings, **more})
 
 
@@ -74,10 +67,8 @@ def main() -> None:
     """Train launches, and print what is found."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("launches", nargs="*", metavar="LAUNCH", default=OF_ONE_PROCESS)
-    arguments.add_argument("--strategy", choices=("fsdp", "fsdp2"), default="fsdp2")
-    options = arguments.parse_args()
-    for name in options.launches:
-        made = on_ranks(LAUNCHES[name], options.strategy)
+    for name in arguments.parse_args().launches:
+        made = on_ranks(LAUNCHES[name])
         with tempfile.TemporaryDirectory() as folder:
             run = train(made, Path(folder))
         print(f"{name}: status {run.outcome.status}, {run.report.counts.rollouts} rollouts", flush=True)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tests.systems.audited import Audited
     from tests.systems.verl.faults import Fault
 
+_ROLES = "actor_rollout_ref"
 TWO_PASSES = {"actor_rollout_ref.actor.ppo_epochs": 2}
 
 
@@ -37,6 +38,8 @@ class Launch:
     on_fail: str = "warn"
     resumed_at: int = 0
     """Rollouts that a run without faults makes and saves before it."""
+    modules: tuple[str, ...] = ()
+    """Modules that verl's processes load besides."""
     lasting: frozenset[str] = frozenset()
     """Rules that name effects of a fault in every rollout that has a gradient."""
 
@@ -315,6 +318,14 @@ LAUNCHES = {
         rows=48,
         ranks=2,
     ),
+    "forwards of two ranks with FSDP1": Launch(
+        faults={"later_updates_at_other_positions": 1, "loss_sign_flipped": 3},
+        # The reference would be on the host, in memory that only a GPU's driver can pin.
+        settings=TWO_PASSES | reference() | {f"{_ROLES}.actor.strategy": "fsdp", f"{_ROLES}.ref.strategy": "fsdp2"},
+        rows=40,
+        ranks=2,
+        modules=("tests.systems.verl.flat_on_cpu",),
+    ),
     "raise": Launch(faults={"optimizer_step_skipped_on_one_rank": 1}, settings={}, ranks=2, on_fail="raise"),
     "stop": Launch(
         faults={"worker_never_attached": 0, "optimizer_step_skipped": 1}, settings={}, ranks=2, on_fail="stop"
@@ -332,7 +343,7 @@ def train(made: Launch, folder: Path) -> Audited:
         saved = launch(overrides | saving, folder / "saved")
         assert saved.status == 0, saved.tail
     environment = asking(dict(made.faults)) | {"RLSTEP_ON_FAIL": made.on_fail}
-    return audited(overrides, folder / "run", modules=[MODULE], environment=environment)
+    return audited(overrides, folder / "run", modules=[*made.modules, MODULE], environment=environment)
 
 
 def named(run: Audited, fault: Fault) -> list[int | None]:

@@ -22,8 +22,7 @@ os.environ |= {"VERL_USE_EXTERNAL_MODULES": "verl_cpu.plugin", "WG_PREFIX": "tes
 import torch
 import verl  # noqa: F401 - installs what stands in for a GPU
 from tensordict import NonTensorData
-from torch.distributed.fsdp import _init_utils
-from verl.utils import fsdp_utils, tensordict_utils
+from verl.utils import tensordict_utils
 from verl.workers import engine_workers
 from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig, TrainingWorkerConfig
 from verl.workers.utils.losses import sft_loss
@@ -36,7 +35,7 @@ from rlstep_hooks.record.ledger import Record, records
 from rlstep_hooks.systems.verl.observe import trainer as observed
 from rlstep_hooks.systems.verl.observe import trainer_hooks
 from rlstep_hooks.systems.verl.observe.environment import FOLDER
-from tests.systems.verl import faults, packed_attention
+from tests.systems.verl import faults, flat_on_cpu, packed_attention
 
 UPDATES = 4
 STEPS = (
@@ -165,28 +164,11 @@ def _update_values(record: Record) -> list[UpdateValues]:
     return [values for event in measured for values in event.updates]
 
 
-class Cpu(str):
-    """The name of the device where verl writes its number behind its kind, which are one here (utils/fsdp_utils.py 0.9.1:229)."""
-
-    __slots__ = ()
-
-    def __format__(self, spec: str) -> str:
-        """The number."""
-        return "0"
-
-
-def wraps_on_cpu() -> None:
-    """Let FSDP1 send the weights of rank 0 on a CPU: torch asks for a GPU there, which gloo needs not (_init_utils.py 2.13.0:1165). And
-    let verl bring its shards back from an offload."""
-    _init_utils._check_module_states_for_sync_module_states = lambda module_states: None
-    fsdp_utils.get_device_id = lambda: Cpu("cpu")
-
-
 def main(folder: Path, model: str, cases: list[str]) -> None:
     """Train all cases on this rank."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    wraps_on_cpu()
+    flat_on_cpu.place()
     packed_attention.install()
     for number, case in enumerate(cases):
         for word in case.split("-"):

@@ -1,6 +1,6 @@
 """Rows of one micro-batch, scored alone beside the engine's own forward of it, where several trainers share the model out.
 
-With FSDP2 a forward of one process alone would wait for the others, so rows go through the modules of the model while the forward of a
+With FSDP a forward of one process alone would wait for the others, so rows go through the modules of the model while the forward of a
 micro-batch uses them (`rlstep_hooks.observe.scored_beside`). It is the forward of verl's engine, of old log-probs, of the reference or
 of training (workers/engine/fsdp/transformer_impl.py 0.9.1:1549).
 """
@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.clean_entropies import entropy_fields
 from rlstep_hooks.observe.clean_forward import fields_of, hooked_by_others
-from rlstep_hooks.observe.forward_beside import is_sharded_by_modules, replaced_forwards, why_not_beside
+from rlstep_hooks.observe.forward_beside import (
+    inside_of,
+    is_flat,
+    is_sharded_by_modules,
+    replaced_forwards,
+    why_not_beside,
+)
 from rlstep_hooks.observe.guard import Guard, contained
 from rlstep_hooks.observe.scored_beside import PlacedRow, ScoringBeside
 from rlstep_hooks.observe.scored_rows import OLD, REFERENCE_TOPIC, TOPIC
@@ -34,9 +40,10 @@ if TYPE_CHECKING:
 
 
 def goes_beside(engine: Any) -> bool:
-    """Whether rows of an engine can be scored beside its own forwards alone: FSDP2 shares its model out among several trainers."""
+    """Whether rows of an engine can be scored beside its own forwards alone: FSDP shares its model out among several trainers."""
     sequences = int(getattr(engine, "ulysses_sequence_parallel_size", 1) or 1)
-    return ranks_of(engine) > 1 and sequences == 1 and is_sharded_by_modules(engine.module)
+    shares = is_sharded_by_modules(engine.module) or is_flat(engine.module)
+    return ranks_of(engine) > 1 and sequences == 1 and shares
 
 
 class RowsBesideForwards:
@@ -79,11 +86,11 @@ class RowsBesideForwards:
         self._scoring = None
         if not self._scored.wants():
             return []
-        why = why_not_of_rows(data) or why_not_beside(engine.module) or (noise_of(engine) if trains else "")
+        why = why_not_of_rows(data) or why_not_beside(inside_of(engine.module)) or (noise_of(engine) if trains else "")
         if why:
             self._scored.cannot(why)
             return []
-        self._scoring = ScoringBeside(engine.module, temperature_of(data, temperature), self._guard)
+        self._scoring = ScoringBeside(inside_of(engine.module), temperature_of(data, temperature), self._guard)
         rows, _ = rows_and_lengths(engine, data)
         return [PlacedRow(place, rows[place]) for place, _ in self._scored.chosen(rows)]
 
@@ -120,7 +127,7 @@ class RowsBesideForwards:
 
 def _told_by_others(engine: Any) -> str:
     """Why numbers of a row beside need not be those of the model; empty where they have to be."""
-    if replaced := replaced_forwards(engine.module):
+    if replaced := replaced_forwards(inside_of(engine.module)):
         return f"the forward of {replaced[0]} was replaced, and gives other numbers than that of its class"
     if hooked_by_others(engine.module, "verl."):
         return "somebody's own hooks of the model's modules may change what these give"

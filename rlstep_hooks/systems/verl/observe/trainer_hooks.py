@@ -184,7 +184,7 @@ def _tensors(trainer: VerlTrainer, call: Call) -> None:
 def _mini_batches(trainer: VerlTrainer, call: Call) -> Iterator[None]:
     data = call.argument("data", 0)
     if role_of(call.owner.engine) == "critic":
-        if "returns" in data.keys():  # noqa: SIM118 - a TensorDict iterates over rows
+        if _are_rows(data):
             trainer.sees_targets(data)
         else:  # V1's call brings the names of rows, which are fetched before they are cut into mini-batches
             trainer.expects_targets = True
