@@ -17,6 +17,7 @@ from rlstep_hooks.observe.input_changes import Change, said
 from rlstep_hooks.observe.loss_cases import COARSE, FEWEST_CHANGED, LEAST, Case, Search
 from rlstep_hooks.observe.loss_inputs import ADVANTAGES, inputs_of
 from rlstep_hooks.observe.losses import FITS
+from rlstep_hooks.observe.naming import name_of
 from rlstep_hooks.observe.solved_changes import solved
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def of_changed_inputs(cases: Sequence[Case], told: list[str] | None = None) -> s
     large = any(case.batch.mask.numel() > LARGE for case in cases)
     if large and told.count("") >= TRIES:
         return ""
-    found = _of_changed_inputs(cases, told)
+    found = name_of(partial(_of_changed_inputs, cases, told))
     if large and not found:
         told.append("")
     return found

@@ -13,6 +13,7 @@ import torch
 
 from rlstep_hooks.observe.deferred import DeferredValues, finite
 from rlstep_hooks.observe.losses import FITS
+from rlstep_hooks.observe.naming import name_of
 from rlstep_hooks.record.events import Measured, MicroBatchValues, RolloutValues, UpdateValues
 from rlstep_hooks.record.values import Role
 
@@ -154,7 +155,7 @@ class Columns(msgspec.Struct, frozen=True):
         for field, value in self.known[place].items() if self.known else ():
             if callable(value):
                 given, most = NAMED[field]
-                fields[field] = value() if (fields.get(given) or 0.0) > most else ""
+                fields[field] = name_of(value) if (fields.get(given) or 0.0) > most else ""
             else:
                 fields[field] = value
         return fields

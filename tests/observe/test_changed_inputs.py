@@ -200,6 +200,18 @@ def test_each_change_is_named_by_all_micro_batches_together(what: str) -> None:
     assert alone >= SEEDS - 1
 
 
+def test_a_cause_that_cannot_be_looked_for_leaves_the_loss_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: object) -> list[object]:
+        raise KeyError("values")
+
+    monkeypatch.setattr(loss_causes, "changes", fails)
+    batch = MicroBatch(torch.Generator().manual_seed(0), 6)
+    compared = batch.compared(batch.given | {"old": batch.given["old"].clamp(min=-1)})
+    (numbers,) = named_together([compared], [])
+    assert not numbers.loss_is_documented
+    assert numbers.loss_gap == compared.numbers.loss_gap
+
+
 def test_one_large_mini_batch_tells_a_change_by_itself() -> None:
     """Own loops have one loss at a time."""
     for seed in range(SEEDS):

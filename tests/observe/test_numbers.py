@@ -23,3 +23,16 @@ def test_a_column_that_is_no_field_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}: no field of MicroBatchValues"):
         Columns(MicroBatchValues, (0,), ("tokens", name))
     assert Columns(UpdateValues, (0,), ("optimizer_off",)).values([2.0]) == {0: {"optimizer_off": 2.0}}
+
+
+def test_a_name_that_cannot_be_looked_for_costs_no_finding() -> None:
+    def fails() -> str:
+        raise KeyError("values")
+
+    columns = Columns(
+        MicroBatchValues, (0, 1), ("loss_gap",), known=({"loss_like": fails}, {"loss_like": lambda: "another"})
+    )
+    assert columns.values([1e9, 1e9]) == {
+        0: {"loss_gap": 1e9, "loss_like": ""},
+        1: {"loss_gap": 1e9, "loss_like": "another"},
+    }
