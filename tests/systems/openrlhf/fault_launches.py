@@ -189,6 +189,15 @@ LAUNCHES = {
         },
         evaluates=True,
     ),
+    "penalty": Launch(
+        faults={"penalty_of_another_estimate": 2, "penalty_of_the_token_before": 4},
+        rollouts=6,
+        settings={
+            "algo.advantage.estimator": "reinforce_baseline",
+            "algo.kl.init_coef": 0.1,
+            "algo.kl.estimator": "k1",
+        },
+    ),
     "dynamic": Launch(
         faults={"divisor_of_a_micro_batch": 1},
         rollouts=3,

@@ -19,6 +19,7 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
+from unittest import mock
 
 import wrapt
 
@@ -599,6 +600,40 @@ def divergence_doubled(at: int) -> None:
         return experiences
 
     at_call(MAKER, "RemoteExperienceMaker.make_experience", at, make)
+
+
+def other_penalty(at: int, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change what the KL penalty of the rewards is computed from in one rollout."""
+
+    def make(wrapped: Any, maker: Any, args: Any, kwargs: Any) -> Any:
+        module = importlib.import_module(MAKER)
+        plain = module.compute_approx_kl
+
+        def penalty(log_probs: Any, log_probs_base: Any, **options: Any) -> Any:
+            given = {"log_probs": log_probs, "log_probs_base": log_probs_base} | options
+            change(given)
+            return plain(**given)
+
+        with mock.patch.object(module, "compute_approx_kl", penalty):
+            return wrapped(*args, **kwargs)
+
+    at_call(MAKER, "RemoteExperienceMaker.make_experience", at, make)
+
+
+@fault(report="a KL penalty by k2", code="RLS516", cause="a KL penalty of the estimate k2")
+def penalty_of_another_estimate(at: int) -> None:
+    """The KL penalty of a rollout is estimated by k2, where k1 is configured."""
+    other_penalty(at, lambda given: given.update(kl_estimator="k2"))
+
+
+@fault(
+    report="a reference one token off",
+    code="RLS516",
+    cause="a KL penalty of the reference log-probs of the token before",
+)
+def penalty_of_the_token_before(at: int) -> None:
+    """The reference's log-probs are moved by one token before the KL penalty is computed."""
+    other_penalty(at, lambda given: given.update(log_probs_base=given["log_probs_base"].roll(1, -1)))
 
 
 @fault(report="values of the new critic", code="RLS517", cause="from the models to the advantages")

@@ -10,7 +10,7 @@ import torch
 from rlstep_hooks.systems.openrlhf.observe.buffered import BufferedSamples
 from rlstep_hooks.systems.openrlhf.observe.carried import CarriedSamples, part_of, sample_of, samples_of
 
-ARGS = SimpleNamespace(algo=SimpleNamespace(kl=SimpleNamespace(use_loss=False, estimator="k1")))
+ARGS = SimpleNamespace(algo=SimpleNamespace(kl=SimpleNamespace(use_loss=False)))
 
 
 def experience(*rows: list[int], advantage: float = 1.0) -> Any:
@@ -111,14 +111,15 @@ def test_answers_of_models_stay_with_their_samples() -> None:
     assert found.altered == {"old values": 2, "rewards": 1}
 
 
-def test_the_divergence_is_that_of_the_answers() -> None:
+def test_a_penalty_is_of_the_log_probs_of_the_answers() -> None:
     seen = CarriedSamples(ARGS)
     own, theirs = torch.randn(2, 3), torch.randn(2, 3)
     for group, answer in (("actor_model_group", own), ("reference_model_group", theirs)):
         seen.called(group, references := [object()])
         seen.answered(references, [answer], 0)
-    (found,) = seen.divergences() or []
-    assert torch.equal(found, own - theirs)
+    (found,) = seen.penalised() or []
+    assert torch.equal(found[0], own)
+    assert torch.equal(found[1], theirs)
 
 
 def test_the_distance_of_policy_and_reference_is_that_of_the_tokens_that_count() -> None:

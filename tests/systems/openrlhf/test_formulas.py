@@ -294,6 +294,41 @@ def test_a_penalty_beside_the_term_of_the_loss_is_found() -> None:
         assert (found.advantages_off > 1) is penalised
 
 
+@pytest.mark.parametrize(
+    ("kind", "change", "words"),
+    [
+        ("k1", lambda own, theirs: (own, theirs, "k2"), "those with a KL penalty of the estimate k2"),
+        ("k2", lambda own, theirs: (own, theirs, "k3"), "those with a KL penalty of the estimate k3"),
+        (
+            "k1",
+            lambda own, theirs: (own, theirs.roll(1, -1), "k1"),
+            "those with a KL penalty of the reference log-probs of the token before",
+        ),
+        ("k3", lambda own, theirs: (own.clamp(min=-2), theirs, "k3"), "those with a KL penalty of old log-probs cut from below at -2"),
+        ("k2", lambda own, theirs: (own, 1.2 * theirs, "k2"), "those with a KL penalty of reference log-probs 1.2 times as large"),
+        ("k1", lambda own, theirs: (own, theirs + 0.2 * torch.randn_like(theirs), "k1"), ""),
+    ],
+)  # fmt: skip
+def test_a_penalty_of_other_log_probs_is_named(kind: str, change: Any, words: str) -> None:
+    args = arguments(estimator="reinforce", samples=3, kl=kind)
+    maker = object.__new__(RemoteExperienceMaker)
+    maker.strategy, maker.advantage_estimator = SimpleNamespace(args=args), "reinforce"
+    maker.kl_ctl = SimpleNamespace(value=0.1)
+    for seed in range(3):
+        for wrong in (False, True):
+            watch, given = AdvantageWatch(args), experiences(seed, 3)
+            answers = [(-3 * torch.rand(of.kl.shape), -3 * torch.rand(of.kl.shape)) for of in given]
+            for experience, (own, theirs) in zip(given, answers, strict=True):
+                of, against, estimator = change(own, theirs) if wrong else (own, theirs, kind)
+                experience.kl = compute_approx_kl(of, against, kl_estimator=estimator)
+            watch.before(given, answers)
+            found = watch.after(maker.compute_advantages_and_returns(given), 0.1, 0)
+            assert found is not None
+            assert found.advantages_off is not None
+            assert (found.advantages_off > 1) is wrong
+            assert found.advantages_fit == (words if wrong else "")
+
+
 def plain_loss(given: dict[str, torch.Tensor], **changed: Any) -> float:
     """OpenRLHF's own loss of a policy, with a correction for the engine's log-probs."""
     settings = {

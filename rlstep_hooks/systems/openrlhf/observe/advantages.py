@@ -6,8 +6,11 @@ models/utils.py `compute_reward`. Everything is on the CPU there, and only looke
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+from functools import partial
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
@@ -17,6 +20,11 @@ from rlstep_hooks.observe.advantages import LARGEST, Estimator, Rewards, Whiteni
 from rlstep_hooks.observe.alternative_advantages import Documented
 from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.identity import checksum_of
+from rlstep_hooks.observe.other_penalties import other_penalties
+from rlstep_hooks.systems.openrlhf.observe.loss import KL_KINDS, divergence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _BASELINES: dict[str, dict[str, Any]] = {
     "rloo": {"baseline": "others"},
@@ -135,17 +143,21 @@ class AdvantageWatch:
         self._masks[key] = checksum_of(mask[1:length])
         self._truncated[key] = bool(response.get("truncated", False))
 
-    def before(self, experiences: list[Any], divergences: list[Tensor] | None = None) -> None:
+    def before(self, experiences: list[Any], penalised: list[tuple[Tensor, Tensor]] | None = None) -> None:
         """Advantages are about to be computed from these; rewards are changed in place, so they are copied.
 
         Args:
             experiences: The parts of the rollout.
-            divergences: (B, T) of each part, the documented KL divergence; None where it is taken as it came.
+            penalised: Log-probs (B, T) of each part by the policy and by the reference, which a KL penalty is of; None where the
+                divergence is taken as it came.
         """
+        kind = str(self._args.algo.kl.estimator)
         self._given = [
             {
                 "rewards": experience.rewards.clone(),
-                "kl": self._penalised(experience, None if divergences is None else divergences[place]),
+                "kl": self._penalised(experience, None if penalised is None else divergence(*penalised[place], kind)),
+                "mask": experience.action_mask,
+                "log-probs": None if penalised is None else penalised[place],
                 "values": experience.values,
                 "lengths": _lengths(experience.action_mask.bool()),
                 "truncated": self._cut_off(experience),
@@ -157,13 +169,13 @@ class AdvantageWatch:
             for place, experience in enumerate(experiences)
         ]
 
-    def _penalised(self, experience: Any, divergence: Tensor | None) -> Tensor:
+    def _penalised(self, experience: Any, documented: Tensor | None) -> Tensor:
         """(B, T), the divergence that the penalty of the rewards is of: nothing where the divergence is a term of the loss
         (experience_maker.py 0.11.2:205)."""
         if self._args.algo.kl.use_loss:
             return torch.zeros_like(experience.action_mask, dtype=torch.float32)
         came: Tensor = experience.kl
-        return came if divergence is None else divergence
+        return came if documented is None else documented
 
     def _cut_off(self, experience: Any) -> Tensor | None:
         """(B,), whether each answer was cut off, as it came; as its sample says where it was not seen to come."""
@@ -237,18 +249,47 @@ class AdvantageWatch:
         places = torch.tensor(list(chain.from_iterable(experience.index for experience in experiences)))
         prompts = places // int(self._args.rollout.n_samples_per_prompt)
         with_critic = estimator.tokens == "gae"
+        rewards = Rewards(
+            tokens=-coefficient * rows([part["kl"] for part in given]),
+            mask=rows([experience.action_mask for experience in experiences]),
+            scores=scores,
+            groups=prompts.unique(return_inverse=True)[1],
+            values=rows([part["values"] for part in given]) if with_critic else None,
+        )
+
+        def others() -> Iterator[tuple[str, Rewards]]:
+            if not coefficient or any(part["log-probs"] is None for part in given):
+                return
+            kind = str(self._args.algo.kl.estimator)
+            # What is moved is moved within a part of the rollout, as the framework holds it.
+            of_parts = []
+            for part in given:
+                own, theirs = part["log-probs"]
+                of_parts.append(_other_penalties(own, theirs, part["mask"], kind))
+            for which in of_parts[0]:
+                if all(which in penalties for penalties in of_parts):
+                    other = rows([penalties[which] for penalties in of_parts])
+                    yield which[0], replace(rewards, tokens=-coefficient * other)
+
         return Documented(
             (estimator,),
-            Rewards(
-                tokens=-coefficient * rows([part["kl"] for part in given]),
-                mask=rows([experience.action_mask for experience in experiences]),
-                scores=scores,
-                groups=prompts.unique(return_inverse=True)[1],
-                values=rows([part["values"] for part in given]) if with_critic else None,
-            ),
+            rewards,
             rows([experience.advantages for experience in experiences]),
             rows([experience.returns for experience in experiences]) if with_critic else None,
+            others,
         )
+
+
+def _other_penalties(own: Tensor, theirs: Tensor, mask: Tensor, kind: str) -> dict[tuple[str, int], Tensor]:
+    """(B, T), what a KL penalty with a coefficient of 1 is mistaken for in one part of a rollout, by its words and by which of those
+    with the same words it is."""
+    estimates = [(other, partial(divergence, kind=other)) for other in KL_KINDS if other != kind]
+    found: dict[tuple[str, int], Tensor] = {}
+    seen: Counter[str] = Counter()
+    for words, other in other_penalties(own, theirs, mask, partial(divergence, kind=kind), estimates):
+        found[words, seen[words]] = other
+        seen[words] += 1
+    return found
 
 
 def _lengths(mask: Tensor) -> Tensor:

@@ -15,7 +15,6 @@ from torch import Tensor
 from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.identity import checksum_of
 from rlstep_hooks.record.events import Carried, CarriedPart
-from rlstep_hooks.systems.openrlhf.observe.loss import kl_estimate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -89,7 +88,6 @@ class CarriedSamples:
 
     def __init__(self, args: Any) -> None:
         self._use_loss = bool(args.algo.kl.use_loss)
-        self._estimator = str(args.algo.kl.estimator)
         self._from_engines: OrderedDict[int, set[int]] = OrderedDict()
         """Checksums of the engine's log-probs of the samples that it gave, by that of their tokens."""
         self._forgot = False
@@ -176,15 +174,13 @@ class CarriedSamples:
         compared = sum(len(experience.sequences) for experience in experiences)
         return Carried(way=FROM_MODELS, rollout=rollout, compared=compared, names=tuple(names), altered=altered)
 
-    def divergences(self) -> list[Tensor] | None:
-        """(B, T) of each part, the documented KL divergence of each token from the models' answers; None where they are not known.
-
-        It is computed as OpenRLHF does (models/utils.py `compute_approx_kl`), in float32.
-        """
+    def penalised(self) -> list[tuple[Tensor, Tensor]] | None:
+        """Log-probs (B, T) of each part by the policy and by the reference, as the models answered, that a KL penalty of the rewards is
+        of; None where there is none, or they are not known."""
         own, theirs = self._answers.get("actor_model_group"), self._answers.get("reference_model_group")
         if self._use_loss or own is None or theirs is None or len(own) != len(theirs):
             return None
-        return [kl_estimate(a.float() - b.float(), self._estimator) for a, b in zip(own, theirs, strict=True)]
+        return list(zip(own, theirs, strict=True))
 
     def reference_gap(self, experiences: list[Any]) -> float | None:
         """Mean |policy - reference| of the log-probs of all tokens that count, by the models' answers; None where these are unknown."""

@@ -325,7 +325,7 @@ class OpenRlhfController:
         self._way.computed(call.result, self._rollouts - 1)
 
     def _compared(self, call: Call) -> Iterator[None]:
-        self._advantages.before(call.argument("experiences", 0), self._way.divergences())
+        self._advantages.before(call.argument("experiences", 0), self._way.penalised())
         yield
         found = self._advantages.after(call.result, float(call.owner.kl_ctl.value), self._rollouts - 1)
         if found is not None:

@@ -209,6 +209,15 @@ def _statistic(of: Correction, log_ratio: Tensor, batch: LossBatch) -> Tensor:
     return mean_over_sequence(statistic, batch.mask) if of.level == "seq" else statistic
 
 
+KL_KINDS = ("k1", "k2", "k3")
+"""Estimates of the KL divergence (models/utils.py:95)."""
+
+
+def divergence(own: Tensor, theirs: Tensor, kind: str) -> Tensor:
+    """The estimate of each token's divergence from the reference that a penalty of the rewards is of, in float32."""
+    return kl_estimate(own.float() - theirs.float(), kind)
+
+
 def kl_estimate(difference: Tensor, kind: str) -> Tensor:
     """The estimate of the KL divergence of each token."""
     if kind == "k2":

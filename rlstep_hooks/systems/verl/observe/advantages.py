@@ -18,7 +18,7 @@ from rlstep_hooks.observe.advantages import LARGEST, Estimator, Rewards
 from rlstep_hooks.observe.alternative_advantages import Documented
 from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.other_penalties import other_penalties
-from rlstep_hooks.systems.verl.observe.loss import kl_estimate
+from rlstep_hooks.systems.verl.observe.loss import KL_KINDS, kl_estimate
 from rlstep_hooks.systems.verl.observe.rewards import last_of_sessions
 
 if TYPE_CHECKING:
@@ -170,10 +170,11 @@ class AdvantageWatch:
         old, reference = (batch[name][rows].double() for name in ("old_log_probs", "ref_log_prob"))
         scores, dtype = batch["token_level_scores"][rows].double(), batch["token_level_rewards"].dtype
 
-        def penalty(old: Tensor, reference: Tensor) -> Tensor:
+        def penalty(kind: str, old: Tensor, reference: Tensor) -> Tensor:
             return coefficient * kl_estimate(old, reference, kind) * mask
 
-        for words, other in other_penalties(old, reference, mask, penalty):
+        estimates = [(other, partial(penalty, other)) for other in KL_KINDS if other != kind]
+        for words, other in other_penalties(old, reference, mask, partial(penalty, kind), estimates):
             yield words, replace(given, tokens=(scores - other).to(dtype))
 
     def _rewards(self, batch: Any, rows: Tensor, mask: Tensor, coefficient: float) -> Tensor:

@@ -41,7 +41,7 @@ kl_cov, dppo_tv, dppo_kl), do not weigh micro-batches (geo_mean), or are somebod
 WITHOUT_KL, WITHOUT_ENTROPY = "without its KL term", "without its entropy bonus"
 """What a loss is mistaken for, in words that follow "the loss is"."""
 
-_KL_KINDS = ("k1", "abs", "k2", "k3")
+KL_KINDS = ("k1", "abs", "k2", "k3")
 """Estimates of the KL divergence, each under one of its names (core_algos.py 0.9.1:2216)."""
 
 
@@ -119,11 +119,13 @@ def _terms(settings: LossSettings, batch: LossBatch) -> Iterator[Term]:
     if "entropies" in given and settings.entropy_coeff:
         yield Term(given["entropies"], settings.aggregation, -settings.entropy_coeff, epsilon="entropy", scale=scale)
     if "reference" in given and settings.kl_coef:
-        # The estimate that gives the value may have another one for its gradient.
-        kind = settings.kl_gradient if given["log_probs"].requires_grad else settings.kl_type
-        estimates = kl_estimate(given["log_probs"], given["reference"], kind)
+        estimates = kl_estimate(given["log_probs"], given["reference"], settings.kl_type)
         # That of k3 is the difference of numbers near 1.
-        sizes = estimates.abs() + (2.0 if kind in ("k3", "low_var_kl") else 0.0)
+        sizes = estimates.abs() + (2.0 if settings.kl_type in ("k3", "low_var_kl") else 0.0)
+        if settings.kl_gradient != settings.kl_type:
+            # The value is the estimate's, the gradient that of what is added and taken away again.
+            taught = kl_estimate(given["log_probs"], given["reference"], settings.kl_gradient)
+            estimates = taught - taught.detach() + estimates.detach()
         yield Term(estimates, settings.aggregation, settings.kl_coef, sizes, "kl", scale)
 
 
@@ -183,7 +185,7 @@ def _mistakes(settings: LossSettings, batch: LossBatch) -> Iterator[tuple[str, L
     yield WITHOUT_ENTROPY, replace(settings, entropy_coeff=0.0), batch
     if settings.kl_coef:
         yield "that with twice the KL term", replace(settings, kl_coef=2 * settings.kl_coef), batch
-        for kind in _KL_KINDS:
+        for kind in KL_KINDS:
             other = replace(settings, kl_type=kind, kl_gradient=kind)
             yield f"that of kl_loss_type={kind}", other, batch
     if settings.entropy_coeff:
@@ -247,5 +249,5 @@ def kl_estimate(log_probs: Tensor, reference: Tensor, kind: str) -> Tensor:
         return difference.abs()
     if kind in ("mse", "k2"):
         return 0.5 * difference.square()
-    backwards = (-difference).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    backwards = (reference - log_probs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     return k3(backwards).clamp(-10, 10)
