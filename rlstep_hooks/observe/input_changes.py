@@ -83,12 +83,22 @@ class Family:
 
 def said(changed: Sequence[Change]) -> str:
     """What a loss is that any of these changes explains, in words that follow "the loss is"; empty without one."""
-    words = list(dict.fromkeys(change.what for change in changed))
+    nouns = {change.which.noun for change in changed}
+    several = f"other {nouns.pop()}" if len(nouns) == 1 else "changed inputs"
+    return said_of([change.what for change in changed], f"{several}: more than one known change of them gives it")
+
+
+def said_of(whats: Iterable[str], many: str) -> str:
+    """What a loss is that any of some mistakes explains, in words that follow "the loss is"; empty without one.
+
+    Args:
+        whats: What each makes of it, in words that follow "the loss is that of"; those with the same words are one.
+        many: Said of more than can be named.
+    """
+    words = list(dict.fromkeys(whats))
     if len(words) <= MOST_NAMED:
         return "that of " + ", or of ".join(words) if words else ""
-    nouns = {change.which.noun for change in changed}
-    of = f"other {nouns.pop()}" if len(nouns) == 1 else "changed inputs"
-    return f"that of {of}: more than one known change of them gives it"
+    return f"that of {many}"
 
 
 def of_others(which: Input) -> Iterator[Change]:

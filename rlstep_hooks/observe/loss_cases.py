@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rlstep_hooks.observe.exchanged_operations import Evaluated, altered, evaluated
 from rlstep_hooks.observe.losses import FITS
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from rlstep_hooks.observe.exchanged_operations import Exchange
     from rlstep_hooks.observe.input_changes import Change
     from rlstep_hooks.observe.losses import Formula, LossBatch
 
@@ -104,6 +106,23 @@ class Case:
             return None
         batch, altered = made
         return Alternative(*self.formula.value(batch), altered)
+
+    @cached_property
+    def _evaluated(self) -> Evaluated | None:
+        return evaluated(self.formula, self.batch)
+
+    def exchanged(self, exchange: Exchange) -> Alternative | None:
+        """What an operation of the formula that is exchanged would make of it; None where it has no such operation."""
+        plain, found = self._evaluated, evaluated(self.formula, self.batch, exchange)
+        if plain is None or found is None:
+            return None
+        one = max(self.batch.epsilons.values(), default=1.0) * found.value.abs()
+        return Alternative(found.value, torch.maximum(one, self.documented[1]), altered(plain, found, self.batch.mask))
+
+    def is_changed_by(self, exchange: Exchange) -> bool:
+        """Whether the loss depends on what is exchanged: of how exact it is, it does not."""
+        found = self.exchanged(exchange)
+        return found is not None and bool((found.value != self.documented[0]).any())
 
     def multiplied(self, factor: float) -> Alternative:
         """What it would be with a policy's term that is so many times as large."""

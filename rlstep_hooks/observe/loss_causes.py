@@ -13,7 +13,9 @@ import torch
 from rlstep_hooks.observe.alternative_losses import LARGEST_FACTOR, is_of_other_size
 from rlstep_hooks.observe.changed_advantages import OPPOSITE
 from rlstep_hooks.observe.changed_inputs import changes, families
-from rlstep_hooks.observe.input_changes import Change, said
+from rlstep_hooks.observe.exchanged_operations import Exchange, exchanges
+from rlstep_hooks.observe.gradient_causes import Arrived
+from rlstep_hooks.observe.input_changes import Change, said, said_of
 from rlstep_hooks.observe.loss_cases import COARSE, FEWEST_CHANGED, LEAST, Case, Search
 from rlstep_hooks.observe.loss_inputs import ADVANTAGES, inputs_of
 from rlstep_hooks.observe.losses import FITS
@@ -60,12 +62,7 @@ def of_changed_inputs(cases: Sequence[Case], told: list[str] | None = None) -> s
 def _of_changed_inputs(cases: Sequence[Case], told: Collection[str]) -> str:
     inputs = inputs_of(cases[0].batch) if cases else ()
     wrong = sum(int(case.wrong.sum()) for case in cases)
-    if (
-        not inputs
-        or not wrong
-        or not all(case.is_fine for case in cases)
-        or (wrong < 3 and any(case.relative for case in cases))
-    ):
+    if not wrong or not all(case.is_fine for case in cases) or (wrong < 3 and any(case.relative for case in cases)):
         return ""
     with torch.no_grad():
         known = [*changes(inputs), *(change for family in families(inputs) for change in family.among(told))]
@@ -84,12 +81,47 @@ def _of_changed_inputs(cases: Sequence[Case], told: Collection[str]) -> str:
             one = Search(cases, tried=1, solved=1 if wrong > 1 else 0)
             multiplied = one.explains(partial(Case.multiplied, factor=factor), FEWEST_CHANGED)
         if multiplied is None and not found:
-            return said(solved(families(inputs), cases))
+            return _of_exchanges(cases, told, search.tried) or said(solved(families(inputs), cases))
         best = multiplied or any(everywhere for _, everywhere in found)
         several = [change for change, everywhere in found if everywhere or not best]
         if factor is None or multiplied is None or (best and not multiplied):
             return said(several)
         return _said_of_multiple(factor, several, alone=not any(_has_other_terms(case) for case in cases))
+
+
+def _of_exchanges(cases: Sequence[Case], told: Collection[str], tried: int) -> str:
+    """The operations of the formula that are exchanged for others where all losses are so, in words that follow "the loss is".
+
+    Args:
+        cases: The micro-batches.
+        told: What losses were before.
+        tried: How many other mistakes were tried.
+    """
+    first = next(case for case in cases if bool(case.wrong.any()))
+    known = [exchange for exchange in exchanges(first.formula, first.batch) if first.is_changed_by(exchange)]
+    search = Search(cases, tried + len({exchange.what for exchange in known}))
+    found: dict[str, bool] = {}
+    for exchange in known:
+        fewest = 1 if f"that of {exchange.what}" in told else FEWEST_CHANGED
+        everywhere = search.explains(partial(Case.exchanged, exchange=exchange), fewest)
+        if everywhere is not None and not _is_common_multiple(cases, exchange):
+            found[exchange.what] = found.get(exchange.what, False) or everywhere
+    best = any(found.values())
+    whats = [what for what, everywhere in found.items() if everywhere or not best]
+    before = [what for what in whats if f"that of {what}" in told]
+    return said_of(
+        before or whats, "a formula with another operation: more than one known mistake in it gives the same"
+    )
+
+
+def _is_common_multiple(cases: Sequence[Case], exchange: Exchange) -> bool:
+    """Whether an exchange makes of each loss that is wrong the same whole multiple: that is named as such where a loss is compared."""
+    factors: list[float] = []
+    for case in cases:
+        made = case.exchanged(exchange)
+        if made is not None:
+            factors += (made.value / case.documented[0]).expand_as(case.wrong)[case.wrong].flatten().tolist()
+    return bool(factors) and max(factors) - min(factors) <= COARSE * abs(factors[0]) and _is_whole(factors[0])
 
 
 def _said_of_multiple(factor: float, changed: list[Change], *, alone: bool) -> str:
@@ -130,6 +162,17 @@ class Compared:
     loss: float
     """What the trainer computed."""
     numbers: LossNumbers
+    gradient: Tensor | None = None
+    """B * T numbers, what arrived at the leaf of the formula; None where it was not followed."""
+
+    @property
+    def gradient_like(self) -> str:
+        """What a gradient is that is not the documented one, of a loss that is, in words that follow "its gradient is"."""
+        gap = self.numbers.gradient_gap
+        if self.gradient is None or gap is None or gap <= FITS or self.gradient.numel() != self.batch.mask.numel():
+            return ""
+        arrived = Arrived(self.formula, self.batch, self.gradient)
+        return "" if self.batch.mask.numel() > LARGE else name_of(arrived.like)
 
 
 def named_together(compared: Sequence[Compared], told: list[str]) -> list[LossNumbers]:
@@ -151,7 +194,9 @@ def named_together(compared: Sequence[Compared], told: list[str]) -> list[LossNu
         together = together or _of_these(compared, doubtful, told)
         told += [together] if together and together not in told else []
     return [
-        msgspec.structs.replace(each.numbers, loss_like=named(each.numbers.loss_like, together)) if of else each.numbers
+        msgspec.structs.replace(each.numbers, loss_like=like)
+        if (like := named(each.numbers.loss_like, together) if of else each.gradient_like)
+        else each.numbers
         for of, each in zip(doubtful, compared, strict=True)
     ]
 

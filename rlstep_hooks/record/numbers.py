@@ -73,7 +73,8 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """Distance of the loss from the documented one, in roundings: over the sum of the sizes of its terms, each times the epsilon of its
     dtype. None where the observer gives `loss_ratio` alone."""
     loss_like: str = ""
-    """What a loss that is not the documented one is to rounding, in words that follow "the loss is"; empty if nothing known fits."""
+    """What a loss that is not the documented one is to rounding, in words that follow "the loss is"; where the loss is right and its
+    gradient is not, what that is, in words that follow "its gradient is"; empty if nothing known fits."""
     mask_intact: bool | None = None
     """Whether the loss counts the tokens that counted when the old log-probs were computed, row by row."""
     timesteps_intact: bool | None = None

@@ -47,13 +47,18 @@ def test_matrices_that_lose_their_gradient() -> None:
     ("numbers", "words", "other"),
     [
         ({"loss_ratio": 1.0}, "the loss has its value", False),
+        (
+            {"loss_ratio": 1.0, "loss_like": "0 at every token"},
+            "the loss has its value, and its gradient is 0 at every token",
+            False,
+        ),
         ({}, "its value was not compared", False),
         ({"loss_ratio": 0.5}, "the loss itself is not that of its formula (RLS801)", True),
         ({"loss_gap": 1e6}, "the loss itself is not that of its formula (RLS801)", True),
     ],
 )
 def test_a_gradient_of_another_loss_says_what_is_known_of_its_value(
-    numbers: dict[str, float], words: str, other: bool
+    numbers: dict[str, Any], words: str, other: bool
 ) -> None:
     unknown = {"loss_ratio": None, "loss_gap": None}
     found = judged(measured(run(), "microbatches", 4, gradient_gap=1e6, **unknown | numbers))

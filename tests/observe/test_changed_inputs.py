@@ -298,7 +298,10 @@ def test_no_other_mistake_is_called_a_change_of_an_input(how: str) -> None:
             changed, mask = OTHER_MISTAKES[how](batch, torch.randn(samples, 7, generator=generator))
             found.append(batch.compared(batch.given | changed, mask))
         for like in likes(found):
-            assert not any(what in like for what in (*known, "log-probs", "weights", "other")), (seed, like)
+            assert not any(what in like for what in (*known, "log-probs", "weights", "other", "a formula with")), (
+                seed,
+                like,
+            )
 
 
 def test_old_log_probs_that_a_batch_has_as_ratios_are_read_and_put_back() -> None:

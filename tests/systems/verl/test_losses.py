@@ -79,15 +79,15 @@ def test_a_loss_that_is_not_the_documented_one_is_named(found: list[dict[str, An
         "no entropies": "without its entropy bonus",
         "backward": "",
         "nothing known": "",
-        "gradient of the opposite sign": "",
-        "half of the gradient": "",
-        "no gradient": "",
+        "gradient of the opposite sign": "-1 times the documented one",
+        "half of the gradient": "0.5 times the documented one",
+        "no gradient": "0 at every token",
         "values: no clip": "that without a clip of the values",
         "values: returns of the next token": "that of the returns of the token after",
         "values: returns of the next sample": "that of the returns of the sample after",
         "values: mask": "that of a mask without the last token of each completion",
         "values: not halved": "the documented one multiplied by 2",
-        "values: gradient": "",
+        "values: gradient": "-1 times the documented one",
     }
     (gaps,) = [{case["wrong"]: case["gradient"] for case in found if "wrong" in case}]
     assert {name for name, gap in gaps.items() if gap is not None and gap > 32} == {

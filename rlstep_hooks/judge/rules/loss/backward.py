@@ -49,7 +49,8 @@ class BackwardScale(ValueRule):
     What to do:
         Look for a second division by the accumulation (accelerate's own `gradient_accumulation_steps`), a wrapped `backward`, or a
         factor between loss and backward. Where single tokens get another gradient: for `detach()` and hooks in the loss and in the
-        method that computes log-probs, and for a fused kernel with a backward of its own.
+        method that computes log-probs, and for a fused kernel with a backward of its own. In verl and OpenRLHF the finding says what is
+        detached in the formula, or which of its operations is another, where one such mistake gives the gradient of every token.
 
     Known limits:
         - A token whose ratio is at an end of the clip to rounding, or whose entropy is at the threshold of those that are
@@ -130,6 +131,8 @@ class BackwardScale(ValueRule):
             return "what the loss teaches is that of another loss; its value was not compared"
         if distance > 1:
             return "the loss itself is not that of its formula (RLS801), and its gradient is that of another loss too"
+        if values.loss_like:
+            return f"the loss has its value, and its gradient is {values.loss_like}"
         return "the loss has its value, and what it teaches is that of another loss"
 
     def _compare_below(self, values: MicroBatchValues) -> None:

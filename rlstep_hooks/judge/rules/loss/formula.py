@@ -62,8 +62,10 @@ class LossScale(ValueRule):
     What to do:
         The finding names the mistake if a known one gives the same loss to rounding. A change of what goes into the loss
         (advantages, old and reference log-probs, importance weights, returns, old values) is named if it explains the losses of
-        all micro-batches that are wrong: look for code between the rollout and the loss that writes to it. Otherwise compare the
-        loss function, its normaliser and what goes into it with the documented ones.
+        all micro-batches that are wrong: look for code between the rollout and the loss that writes to it. Where none does, each
+        operation of the formula is exchanged for others (a minimum for a maximum, one side alone, other bounds, a sum for a mean), and
+        what explains all of them is named: look for that operation in the loss function. Otherwise compare the loss function, its
+        normaliser and what goes into it with the documented ones.
 
     Known limits:
 

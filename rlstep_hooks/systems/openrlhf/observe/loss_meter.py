@@ -320,7 +320,7 @@ class _Arrived(msgspec.Struct):
         """The loss against its formula."""
         loss = self.whole if self.held.whole else self.first
         found = self.held.formula.compare(self.given, loss, self.held.window_size, self.gradient)
-        return Compared(self.held.formula, self.given, loss, found)
+        return Compared(self.held.formula, self.given, loss, found, self.gradient)
 
     def with_inputs(self, found: LossNumbers) -> LossNumbers:
         """The numbers of the loss, with those of what it was computed from against what came to this process."""

@@ -299,7 +299,7 @@ class LossMeter(HeldLosses[_Held]):
             clipped = self._kind.clipped(held.settings, batch)
             backward = None if factor is None else finite(factor)
             found = msgspec.structs.replace(found, clipped=_finite(clipped), backward_ratio=backward)
-            compared[held.index] = Compared(formula, batch, float(loss), found)
+            compared[held.index] = Compared(formula, batch, float(loss), found, followed)
         return numbers | dict(zip(compared, named_together([*compared.values()], self._told), strict=True))
 
 
