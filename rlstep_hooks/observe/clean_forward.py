@@ -354,18 +354,24 @@ class CleanForward:
 def why_not_alone(model: Any) -> str:
     """Why a model's rows cannot be scored alone through its layers and its head; empty where they can."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    head, layers = base.get_output_embeddings(), getattr(base, "base_model", None)
-    if why := why_not_at_all(model):
+    if why := why_not_with_head(model, base.get_output_embeddings()):
         return why
-    if layers is None or layers is base or not isinstance(head, torch.nn.Linear):
-        return "the model's layers and its head are not apart"
-    if type(head).forward is not torch.nn.Linear.forward:
-        return "the head is no plain matrix"
     config = _text_config(base)
     # transformers 5.23: Gemma 2 and its like cap logits, Cohere's and Granite's scale them, after the head.
     if any(getattr(config, name, None) for name in ("final_logit_softcapping", "logit_scale", "logits_scaling")):
         return "the model changes its logits after the head"
     return ""
+
+
+def why_not_with_head(model: Any, head: Any) -> str:
+    """Why a model's rows cannot go through its layers and this head of it alone; empty where they can."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    layers = getattr(base, "base_model", None)
+    if why := why_not_at_all(model):
+        return why
+    if layers is None or layers is base or not isinstance(head, torch.nn.Linear):
+        return "the model's layers and its head are not apart"
+    return "" if type(head).forward is torch.nn.Linear.forward else "the head is no plain matrix"
 
 
 def why_not_at_all(model: Any) -> str:

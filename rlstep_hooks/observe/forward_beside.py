@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 
-from rlstep_hooks.observe.clean_forward import why_not_alone
+from rlstep_hooks.observe.clean_forward import hooked_by_others, why_not_alone, why_not_with_head
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -35,9 +35,14 @@ _FLAT = "_flat_param"
 """Where FSDP1 keeps the flat parameter of a module (torch 2.13.0 distributed/fsdp/_unshard_param_utils.py:31)."""
 
 
-def why_not_beside(model: Any) -> str:
-    """Why no row can go through a model beside its forwards; empty where rows can."""
-    if why := why_not_alone(model):
+def why_not_beside(model: Any, head: Any = None) -> str:
+    """Why no row can go through a model beside its forwards; empty where rows can.
+
+    Args:
+        model: The model.
+        head: What makes numbers of the output of its layers; None for the head of a language model.
+    """
+    if why := why_not_alone(model) if head is None else why_not_with_head(model, head):
         return why
     if torch.nn.modules.module._has_any_global_hook():
         return "hooks of all modules would see the forwards of copies"
@@ -84,6 +89,20 @@ def replaced_forwards(model: Any) -> list[str]:
         for name, module in base_of(model).base_model.named_modules()
         if "forward" in vars(module) and not str(getattr(vars(module)["forward"], "__module__", "")).startswith(own)
     ]
+
+
+def told_by_others(model: Any, *also: str) -> str:
+    """Why numbers of a row beside need not be those of the model; empty where they have to be.
+
+    Args:
+        model: The model.
+        also: Beginnings of modules of the framework, whose hooks change nothing.
+    """
+    if replaced := replaced_forwards(model):
+        return f"the forward of {replaced[0]} was replaced, and gives other numbers than that of its class"
+    if hooked_by_others(model, *also):
+        return "somebody's own hooks of the model's modules may change what these give"
+    return ""
 
 
 def base_of(model: Any) -> Any:
@@ -202,10 +221,19 @@ class Beside:
         rows: The rows.
         guard: Contains errors inside the hooks.
         at_head: Called once, when the rows are through the layers and the forward uses the head; None where nothing is to be computed.
+        head: The head; None for that of a language model.
     """
 
-    def __init__(self, model: Any, rows: Sequence[RowsBeside], guard: Guard, at_head: UsesHead | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        rows: Sequence[RowsBeside],
+        guard: Guard,
+        at_head: UsesHead | None = None,
+        head: Any = None,
+    ) -> None:
         self._base = base_of(model)
+        self._head = self._base.get_output_embeddings() if head is None else head
         self._rows = rows
         self._guard = guard
         self._at_head = at_head
@@ -245,7 +273,7 @@ class Beside:
             failed = False
         if failed:
             self.__exit__()
-        elif module is self._base.get_output_embeddings():
+        elif module is self._head:
             self.head_used(module.weight, module.bias)
 
 

@@ -38,6 +38,13 @@ AGGREGATIONS: tuple[Aggregation, ...] = (
     "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-sum-norm", "seq-mean-token-mean",
 )  # fmt: skip
 
+Divisor = Literal["tokens", "samples"]
+
+DIVISORS: dict[Aggregation, Divisor] = {
+    "token-mean": "tokens", "seq-mean-token-sum": "samples", "seq-mean-token-sum-norm": "samples", "seq-mean-token-mean": "samples",
+}  # fmt: skip
+"""What an aggregation divides the sum over the update by; a token-sum is divided by nothing."""
+
 
 class LossNumbers(msgspec.Struct, frozen=True):
     """A loss against its documented formula; fields as in `MicroBatchValues`."""
@@ -54,6 +61,11 @@ class LossNumbers(msgspec.Struct, frozen=True):
     sampling_intact: bool | None = None
     reference_intact: bool | None = None
     inputs_intact: bool | None = None
+    divisor_tokens: float | None = None
+    divisor_samples: float | None = None
+    own_tokens: int | None = None
+    own_samples: int | None = None
+    divisor_update: int | None = None
     entropy_gap: float | None = None
     entropy_like: str = ""
     entropy_exact: bool | None = None
@@ -178,6 +190,11 @@ class Formula(Generic[Settings]):
             loss_like=like,
             gradient_gap=self._gradient_gap(batch, gradient) if gap <= FITS else None,
         )
+
+    def divided_by(self, batch: LossBatch) -> frozenset[Divisor]:
+        """The sizes of an update that the terms of this loss are divided by."""
+        terms = [term for term in self.terms(self.settings, batch) if term.mask is None]
+        return frozenset(DIVISORS[term.aggregation] for term in terms if term.aggregation in DIVISORS)
 
     def columns(
         self, batch: LossBatch, loss: Tensor, microbatches: int = 1

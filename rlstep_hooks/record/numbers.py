@@ -163,6 +163,17 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """The tokens of all processes that the loss was given to divide by; None where it divides by none, or that was not looked at."""
     tokens_of: int | None = None
     """The rollout whose tokens these should be; None without them."""
+    divisor_tokens: float | None = None
+    """What the loss was given as the tokens of its update on all processes, where it divides by these and only all records together
+    say whether it is right; None elsewhere."""
+    divisor_samples: float | None = None
+    """The same of the samples of its update."""
+    own_tokens: int | None = None
+    """Tokens of its update on this process that count; None without `divisor_tokens`."""
+    own_samples: int | None = None
+    """Samples of its update on this process that have such a token; None without `divisor_samples`."""
+    divisor_update: int | None = None
+    """The update, among those of its role, that these four are numbers of; None without them."""
     least_kept_entropy: float | None = None
     """The least entropy of the tokens that are trained for theirs, where the entropies of all processes decide which these are; None
     elsewhere, and where there is no such token."""

@@ -14,7 +14,7 @@ from rlstep_hooks.observe.forward_beside import Beside, RowsBeside, replaced_for
 from rlstep_hooks.observe.guard import Guard  # noqa: E402
 from rlstep_hooks.observe.scored_beside import PlacedRow, ScoringBeside  # noqa: E402
 from rlstep_hooks.observe.slope_beside import SlopeBeside, slope_by  # noqa: E402
-from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer  # noqa: E402
+from rlstep_hooks.testing.tiny_trl import tiny_architecture, tiny_model, tiny_tokenizer  # noqa: E402
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.layer_slope import Slope
@@ -82,6 +82,36 @@ def test_rows_get_what_the_whole_model_gives_them() -> None:
         model(input_ids=tokens, attention_mask=mask, use_cache=False)
     assert refusals.found == []
     assert torch.equal(found[0], plain(input_ids=row().tokens.unsqueeze(0), use_cache=False).logits)
+
+
+def tiny_critic() -> Any:
+    """A model that gives one number for each token."""
+    from transformers import Qwen2ForTokenClassification
+
+    torch.manual_seed(2)
+    return Qwen2ForTokenClassification(tiny_architecture(tiny_tokenizer(), layers=3, num_labels=1)).eval()
+
+
+def test_rows_get_the_values_of_a_critic() -> None:
+    plain, refusals = tiny_critic(), Refusals()
+    model = gathered_in_turn(tiny_critic())
+    tokens, mask = batch()
+    assert why_not_beside(model)
+    assert why_not_beside(model, model.score) == ""
+    rows, found = RowsBeside(model, row().tokens.unsqueeze(0)), []
+
+    def at_head(weight: Any, bias: Any) -> None:
+        found.append(torch.nn.functional.linear(rows.hidden, weight, bias))
+
+    with Beside(model, [rows], Guard(refusals, ("",)), at_head, model.score), torch.no_grad():
+        model(input_ids=tokens, attention_mask=mask, use_cache=False)
+    assert refusals.found == []
+    assert torch.equal(found[0], plain(input_ids=row().tokens.unsqueeze(0), use_cache=False).logits)
+
+
+def test_a_critic_whose_head_is_no_matrix_is_refused() -> None:
+    model = tiny_critic()
+    assert why_not_beside(model, torch.nn.Sequential()) == "the model's layers and its head are not apart"
 
 
 def test_padding_that_is_attended_to_is_named() -> None:

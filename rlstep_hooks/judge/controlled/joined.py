@@ -1,4 +1,5 @@
-"""Joins what the trainers of a controlled run recorded of their gradients and of what they hold, as it comes; for each role."""
+"""Joins what the trainers of a controlled run recorded of their gradients, of what they hold and of what their losses are divided by,
+as it comes; for each role."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ from typing import TYPE_CHECKING, TypeAlias, get_args
 
 from rlstep_hooks.judge.ranks.reduction.outcome import Reductions
 from rlstep_hooks.judge.ranks.replicas import Replicas
-from rlstep_hooks.record.events import GradientParts, Moment, Replica, ReplicaSums, Unobserved
+from rlstep_hooks.judge.ranks.update_divisors import UpdateDivisors
+from rlstep_hooks.record.events import GradientParts, Measured, Moment, Replica, ReplicaSums, Unobserved
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,6 +44,7 @@ class JoinedTrainers:
         self._ranks = ranks
         self._reductions = Reductions(ranks, started)
         self._replicas = Replicas(started)
+        self._divisors = UpdateDivisors(ranks, started)
         self._waiting: dict[_Key, dict[int, GradientParts | ReplicaSums]] = {}
         self._missed = {_GRADIENTS: 0, _HELD: 0}
         """Updates and looks of which not all trainers have a record."""
@@ -56,6 +59,8 @@ class JoinedTrainers:
         """
         if isinstance(event, Unobserved) and event.what in _TOPICS:
             self._why[_TOPICS[event.what]].setdefault(rank, event.why)
+        if isinstance(event, Measured):
+            return self._divisors.take(rank, event)
         if not isinstance(event, GradientParts | ReplicaSums):
             return []
         key = _key(event)
@@ -90,7 +95,7 @@ class JoinedTrainers:
     @property
     def findings(self) -> list[Finding]:
         """All findings, each at its first update."""
-        return [*self._reductions.findings, *self._replicas.findings]
+        return [*self._reductions.findings, *self._replicas.findings, *self._divisors.findings]
 
     def outcomes(self, absent: Sequence[int], *, ended: bool) -> list[RuleOutcome]:
         """The outcomes of the rules.
@@ -106,14 +111,20 @@ class JoinedTrainers:
         return [
             *self._reductions.outcomes(missed[_GRADIENTS], gradients),
             self._replicas.outcome(missed[_HELD], held),
+            self._divisors.outcome(_absent(absent), ended=ended),
         ]
 
     def _reason(self, what: str, words: str, absent: Sequence[int], missed: int) -> str:
         """Why something was not compared; empty where nobody says."""
         if absent:
-            return f"trainers without a record: {', '.join(map(str, absent[:8]))}"
+            return _absent(absent)
         told = next((f"trainer {rank}: {why}" for rank, why in sorted(self._why[what].items())), "")
         return told or (f"not all trainers recorded {words} at each update" if missed else "")
+
+
+def _absent(trainers: Sequence[int]) -> str:
+    """Which trainers have no record; empty where all have one."""
+    return f"trainers without a record: {', '.join(map(str, trainers[:8]))}" if trainers else ""
 
 
 def _key(event: GradientParts | ReplicaSums) -> _Key:

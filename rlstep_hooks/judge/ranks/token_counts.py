@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.judge.outcome import RuleOutcome
+from rlstep_hooks.judge.ranks.divisors import Divisors, mistake_in
 from rlstep_hooks.judge.rules.loss.normaliser import TokensOfAllRanks
-from rlstep_hooks.planning.finding import Finding, Where
+from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.record.events import Measured
 from rlstep_hooks.record.marked import events_with
 
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-WITHIN = 1e-6
-"""Relative distance from the sum that rounding to float32 explains, in which the device hands counts on."""
+    from rlstep_hooks.planning.finding import Finding
 
 _MOST_GIVEN = 4
 """Different numbers that are kept of what the losses of one rollout were given."""
@@ -84,49 +84,13 @@ def compare_token_counts(counts: Mapping[int, TokenCounts], world_size: int) -> 
                     missed += 1
                     continue
                 checks += 1
-                like = _mistake(given.tokens, rank, own)
+                divisors = Divisors("tokens", own, rank, given.tokens)
+                like = mistake_in(divisors)
                 if like is not None and like not in findings:
-                    findings[like] = _finding(given, like, rank, rollout, own)
+                    where = Where(rollout=rollout, microbatch=given.microbatch, rank=rank)
+                    findings[like] = divisors.finding(like, where)
     reason = "not every process counted its own tokens in a record that is here" if missed else ""
     verdict = RuleOutcome(code=code, title=title, verdict="FAIL" if findings else "PASS", checks=checks, missed=missed)
     if not checks:
         return RuleOutcome(code=code, title=title, verdict="NOT_EVALUATED", reason=reason, missed=missed), []
     return msgspec.structs.replace(verdict, reason=reason), list(findings.values())
-
-
-def _mistake(given: float, rank: int, own: Mapping[int, int]) -> str | None:
-    """What a number of tokens is in the place of the sum, in words; empty if nothing known fits, None if it is the sum."""
-    total, processes = sum(own.values()), len(own)
-    if _equal(given, total):
-        return None
-    others = {
-        "its own tokens alone": own[rank],
-        "its own tokens times the number of processes": own[rank] * processes,
-        "the mean of all processes, which is divided by their number once more": total / processes,
-        "the tokens of all processes times their number": total * processes,
-        "the tokens of another process alone": next((of for of in own.values() if _equal(given, of)), -1),
-    }
-    return next((words for words, number in others.items() if _equal(given, number)), "")
-
-
-def _equal(one: float, other: float) -> bool:
-    return abs(one - other) <= WITHIN * abs(other)
-
-
-def _finding(given: Given, like: str, rank: int, rollout: int, own: Mapping[int, int]) -> Finding:
-    total = sum(own.values())
-    factor = f"{total / given.tokens:.4g} times" if given.tokens else "another multiple of"
-    return Finding(
-        code=TokensOfAllRanks.code,
-        severity=TokensOfAllRanks.severity,
-        title=TokensOfAllRanks.title,
-        expected=f"the losses of rank {rank} are given the tokens of all {len(own)} processes, {total}",
-        observed=f"{given.tokens:.10g}" + (f": {like}" if like else ""),
-        where=Where(rollout=rollout, microbatch=given.microbatch, rank=rank),
-        why=(
-            f"the loss is {factor} the documented one here, and another multiple on ranks with more or fewer tokens"
-            if like.startswith("its own")
-            else f"the loss is {factor} the documented one"
-        ),
-        fix="look at where the tokens of all processes are added up, and at what changes that number before the loss",
-    )

@@ -63,7 +63,7 @@ LINKS: dict[LinkName, Link] = {
     "loss": yes(
         "ppo and gspo, dual clip, both means, the correction for the engine's log-probs with its level, gate and bounds, the KL term, "
         "the entropy bonus; the critic's with its clip of values; in float64",
-        "not a loss of experts: then the policy's term alone; on several ranks and in dynamic batches with OpenRLHF's own divisor",
+        "not a loss of experts: then the policy's term alone",
         often="compared",
         proved=_SPREAD,
     ),
@@ -144,13 +144,14 @@ RULES: dict[str, Link] = {
     "RLS314": yes(
         "two rows of one micro-batch of old log-probs, scored again one at a time; two rows of the critic's values, and two rewards of "
         "a reward model",
-        "log-probs on one trainer, with padded rows and without images; values and rewards not with ZeRO-3, an offloaded model or "
-        "packed rows; rewards on the controller's machine",
+        "with padded rows and without images, not with ring attention or tensor parallelism; log-probs in ZeRO-3 beside the policy's "
+        "own forwards; values and rewards not in ZeRO-3; rewards not of an offloaded model, and on the controller's machine",
         "whole",
     ),
     "RLS315": yes(
         "two rows of one micro-batch of the reference, scored again one at a time",
-        "where the reference has one process, on the controller's machine, with padded rows and without images",
+        "on the controller's machine, with padded rows and without images; in ZeRO-3 beside the reference's own forwards; not with "
+        "ring attention or tensor parallelism",
         "whole",
     ),
     "RLS402": yes("the weights of the engine at each rollout"),
@@ -198,9 +199,14 @@ RULES: dict[str, Link] = {
         "ppo and gspo, dual clip, both means, the correction for the engine's log-probs with its level, gate and bounds, the KL term, "
         "the entropy bonus; the critic's with its clip of values",
         "where rounding decides whether the correction leaves a token out, that token may be either; with a loss of experts the "
-        "policy's term alone; on several ranks with OpenRLHF's own divisor; in reduced precision not where "
+        "policy's term alone; on several ranks the divisor is RLS820's; in reduced precision not where "
         "its terms cancel to less than a hundredth of their sizes",
         "compared",
+    ),
+    "RLS820": yes(
+        "the tokens, and the samples that have one, that losses of policy and critic are divided by, against those of all ranks",
+        "not the last update of a pass that has fewer micro-batches than others",
+        often="compared",
     ),
     "RLS813": no("its models train in bfloat16 or float16, where a step short enough for a slope is rounded away"),
     "RLS802": yes("old log-probs, advantages and the critic's targets"),

@@ -112,7 +112,7 @@ LINKS: dict[LinkName, Link] = {
     "reference": yes(
         "a probe of its weights; that its log-probs come of forwards of its own; those before the first update, which are the "
         "policy's; two rows of each compared rollout, scored again by the reference alone, without adapters",
-        "before the first update not its log-probs with adapters, or in another precision than the policy's; rows alone on one trainer",
+        "before the first update not its log-probs with adapters, or in another precision than the policy's",
     ),
     "reference on the way": yes(
         "its log-probs from its forward to the loss, bit for bit",
@@ -178,7 +178,7 @@ RULES: dict[str, Link] = {
     "RLS314": yes(
         "two rows of one micro-batch of old log-probs and of two micro-batches that are trained, with their entropies, scored "
         "again one at a time; two rows of the critic's values",
-        "on several trainers beside their own forwards, and not values; without images, fused kernels or sequence parallelism; of "
+        "on several trainers beside their own forwards; without images, fused kernels or sequence parallelism; of "
         "training not with dropout",
         "whole",
     ),
@@ -190,7 +190,7 @@ RULES: dict[str, Link] = {
     "RLS414": yes("the first rollout of a run"),
     "RLS813": yes(
         "training's own backward pass from the output of the policy's layers to its embeddings, at one row of a rollout",
-        "weights in float32, sharded by FSDP2, and embeddings that are trained, without packed rows (`use_remove_padding`), "
+        "weights in float32, and embeddings that are trained, without packed rows (`use_remove_padding`), "
         "dropout, images, torch.compile, reentrant checkpoints, or tensor, context or sequence parallelism",
         "sloped",
     ),
@@ -222,8 +222,13 @@ RULES: dict[str, Link] = {
     "RLS801": yes(
         "vanilla, gspo, sapo, gpg, cispo, dro, and the critic's with the clip of its values, in float64",
         "not clip_cov, kl_cov, dppo_tv, dppo_kl, geo_mean or losses of somebody's own; on several ranks the number of tokens of a "
-        "mini-batch is taken as verl counted it",
+        "mini-batch is RLS820's",
         "compared",
+    ),
+    "RLS820": yes(
+        "the tokens of a mini-batch that losses of policy and critic are divided by with token-mean, against those of all trainers",
+        "the samples of a mini-batch are RLS801's",
+        often="compared",
     ),
     "RLS811": yes(
         "what each trainer's backward passes gave, and what it got of the reduction, of policy and critic, while the run goes on",

@@ -73,6 +73,52 @@ def change_gradients(at: int, change: Callable[[int, Any, Any], Any], *, all_ran
     while_trained(at, act)
 
 
+# Divisors
+
+
+@fault(report="OpenRLHF, arXiv 2604.23747, the mean of means", code="RLS820", cause="its own tokens alone")
+def tokens_of_the_own_rank(at: int) -> None:
+    """The losses of each rank are divided by its own tokens of their update."""
+
+    def norm(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        info = wrapped(*args, **kwargs)
+        if Now.training == at:
+            masks, _, _, accumulated = args
+            info["batch_num_tokens"] = sum(mask.float().sum() for mask in masks) / accumulated
+        return info
+
+    wrap("openrlhf.utils.loss_utils", "_optimizer_step_loss_norm", norm)
+
+
+# Forwards
+
+
+@fault(report="unsloth-zoo#840, the same in the refresh and in the loss", code="RLS314", cause="position")
+def positions_of_the_answer_alone(at: int) -> None:
+    """Positions begin again at the answer, in each forward of a rollout."""
+
+    def forward(wrapped: Any, actor: Any, args: Any, kwargs: Any) -> Any:
+        import torch
+
+        if (Now.training if torch.is_grad_enabled() else Now.training + 1) != at:
+            return wrapped(*args, **kwargs)
+        mask = kwargs.get("action_mask", args[1] if len(args) > 1 else None)
+        first = int(mask[0].nonzero()[0]) + 1
+
+        def moved(module: Any, given: Any, named: Any) -> Any:
+            positions = named["position_ids"].clone()
+            positions[:, first:] -= first
+            return given, {**named, "position_ids": positions}
+
+        handle = actor.model.register_forward_pre_hook(moved, with_kwargs=True)
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            handle.remove()
+
+    wrap("openrlhf.models.actor", "Actor.forward", forward)
+
+
 # Reductions
 
 

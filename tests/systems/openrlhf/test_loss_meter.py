@@ -30,7 +30,7 @@ def gradient_gap(taught: Any) -> float | None:
     values = taught(given["log_probs"].requires_grad_())
     meter = LossMeter(args, "critic", ranks=1, accumulation=1, scale=1.0, recorder=Nobody())
     meter.next_rollout()
-    meter.begin(SimpleNamespace(), 0.0, 0, [])
+    meter.begin(SimpleNamespace(), 0.0, 0, [], update=0)
     loss = ValueLoss(0.2)(values, given["old"], given["engine"], action_mask=given["mask"], **totals)
     named = {"values": values, "old_values": given["old"], "returns": given["engine"], "action_mask": given["mask"]}
     meter.computed(0, named | totals, loss)
@@ -51,3 +51,41 @@ def test_a_loss_that_is_cut_off_from_what_the_model_gave_teaches_nothing() -> No
     gap = gradient_gap(lambda values: values.detach())
     assert gap is not None
     assert gap > 1e5
+
+
+def divisors(ranks: int, microbatches: int = 2) -> list[dict[str, Any]]:
+    """What is told of the divisors of the micro-batches of an update, whose losses are given 20 tokens and 6 samples for each."""
+    args = arguments()
+    args.actor.aux_loss_coef = 0.0
+    args.train = SimpleNamespace(dynamic_batch_enable=False)
+    args.critic = SimpleNamespace(value_clip=None)
+    totals = {"dp_size": ranks, "batch_num_tokens": torch.tensor(20.0), "global_batch_size": torch.tensor(6.0)}
+    meter = LossMeter(args, "critic", ranks=ranks, accumulation=2, scale=1.0, recorder=Nobody())
+    meter.next_rollout()
+    for place in range(microbatches):
+        given = numbers(place)
+        values = given["log_probs"].requires_grad_()
+        meter.begin(SimpleNamespace(), 0.0, place, [], update=3)
+        loss = ValueLoss(None)(values, given["old"], given["engine"], action_mask=given["mask"], **totals)
+        named = {
+            "values": values, "old_values": given["old"], "returns": given["engine"], "action_mask": given["mask"],
+        }  # fmt: skip
+        meter.computed(place, named | totals, loss)
+        meter.backward(loss)
+        loss.backward()
+    meter.send()
+    names = "divisor_tokens", "own_tokens", "divisor_samples", "own_samples", "divisor_update"
+    return [{name: getattr(found, name) for name in names} for found in meter.arrived().values()]
+
+
+def test_several_ranks_tell_what_their_losses_were_divided_by() -> None:
+    # Two micro-batches of 13 tokens; a critic's loss is a mean over tokens.
+    told = {
+        "divisor_tokens": 40.0, "own_tokens": 26, "divisor_samples": None, "own_samples": None, "divisor_update": 3,
+    }  # fmt: skip
+    assert divisors(ranks=2) == [told, told]
+
+
+def test_one_rank_and_a_part_of_an_update_tell_nothing() -> None:
+    assert {of["divisor_update"] for of in divisors(ranks=1)} == {None}
+    assert {of["divisor_update"] for of in divisors(ranks=2, microbatches=1)} == {None}

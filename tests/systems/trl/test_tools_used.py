@@ -220,6 +220,7 @@ def test_an_environment_without_tools_says_nothing(tmp_path: Path) -> None:
     report = multi_turn_run(tmp_path, environment_factory=Quiz, script=silent, max_completion_length=12)
     assert problems(report) == []
     assert outcome(report, "RLS306").verdict == "PASS"
+    assert outcome(report, "RLS518").verdict == "PASS"
 
 
 def test_a_reward_function_may_write_to_its_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from rlstep_hooks.observe.clean_forward import CleanForward, LayersAndHead, row_
 from rlstep_hooks.observe.forward_beside import inside_of, is_flat, why_not_beside
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.scored_beside import PlacedRow, ScoringBeside
+from rlstep_hooks.observe.slope_beside import SlopeBeside
 from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer
 
 PROMPT, COMPLETION, ROW = 8, 9, 2
@@ -90,6 +91,37 @@ def trained(*, orig: bool, bf16: bool, beside: bool) -> dict[str, Any]:
     }
 
 
+class Fewer(torch.autograd.Function):
+    """Gives its input, and less than a third of the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Any) -> Any:
+        """The input."""
+        return hidden.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        """Less than a third of it."""
+        return gradient * 0.3
+
+
+def slope(*, orig: bool, faulty: bool) -> dict[str, Any]:
+    """The slope at the row of the layers, beside training's own backward pass."""
+    model, refusals = wrapped(orig=orig, bf16=False), Refusals()
+    inner = inside_of(model)
+    if faulty:
+        first = inside_of(inner.model.layers[0])
+        first.mlp.register_forward_hook(lambda module, given, output: Fewer.apply(output))
+    tokens, mask = batch()
+    row = row_of(*(of[ROW, part] for part in (slice(PROMPT), slice(PROMPT, None)) for of in (tokens, mask)))
+    seen = SlopeBeside(inner, row, ROW, Guard(refusals, ("",)))
+    with seen.beside():
+        logits = model(input_ids=tokens, attention_mask=mask, use_cache=False).logits
+    (logits.log_softmax(-1).square().mean(-1) * mask).sum().backward()
+    found = seen.slope()
+    return {"refusals": refusals.found, "gap": None if found is None else found.gap}
+
+
 def main(folder: Path) -> None:
     """Train with rows beside and without."""
     torch.set_num_threads(1)
@@ -102,6 +134,10 @@ def main(folder: Path) -> None:
         for bf16 in (False, True)
         for beside in (True, False)
     }
+    for orig in (False, True):
+        for faulty in (False, True):
+            name = f"{'orig' if orig else 'flat'}-{'faulty' if faulty else 'healthy'}-slope"
+            found[name] = slope(orig=orig, faulty=faulty)
     (folder / f"rank{os.environ['RANK']}.json").write_text(json.dumps(found))
     torch.distributed.barrier()
     os._exit(0)  # torch aborts now and then when the interpreter of a rank exits

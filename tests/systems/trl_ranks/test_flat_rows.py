@@ -46,3 +46,12 @@ def test_rows_get_what_the_whole_model_gives_them(form: str, dtype: str, ranks: 
         assert beside["first"] < TOLERANCE[dtype]
         assert beside["moved"] > 1e-3, "the second forward has other weights"
         assert beside["losses"] == alone["losses"], "nothing of training is another"
+
+
+@pytest.mark.parametrize("form", ["flat", "orig"])
+def test_the_slope_of_the_layers_is_that_of_the_backward_pass(form: str, ranks: list[Mapping[str, Any]]) -> None:
+    for of_rank in ranks:
+        healthy, faulty = (of_rank[f"{form}-{kind}-slope"] for kind in ("healthy", "faulty"))
+        assert healthy["refusals"] == faulty["refusals"] == []
+        assert healthy["gap"] < 1e-3
+        assert faulty["gap"] > 0.02

@@ -29,6 +29,8 @@ MICRO_BATCHES: dict[str, Any] = {
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 2,
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 2,
 }
+REFUSED = frozenset({"samples_of_an_update_left_out"})
+"""Faults that verl refuses on several ranks: it raises where no number of samples is given (core_algos.py 0.9.1:1186)."""
 OF_ONE_PROCESS = tuple(name for name, made in LAUNCHES.items() if made.ranks == 1)
 
 
@@ -37,7 +39,8 @@ def on_ranks(made: Launch) -> Launch:
     reference = "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu"
     more = MICRO_BATCHES | ({reference: 2} if reference in made.settings else {})
     more |= {"critic.ppo_micro_batch_size_per_gpu": 2} if made.critic else {}
-    return replace(made, ranks=RANKS, settings={**made.settings, **more})
+    faults = {name: at for name, at in made.faults.items() if name not in REFUSED}
+    return replace(made, ranks=RANKS, faults=faults, settings={**made.settings, **more})
 
 
 def told(made: Launch, run: Audited) -> Iterator[str]:

@@ -190,6 +190,22 @@ def gradients_summed(at: int) -> None:
     wrap_in_trainer(ENGINE, "FSDPEngine", "forward_backward_batch", forward_backward_batch)
 
 
+@fault(report="verl#5625", code="RLS820", variant="its own tokens alone", rank=0)
+def tokens_of_the_own_rank(at: int) -> None:
+    """The losses of each trainer are divided by the tokens of its own part of a mini-batch."""
+
+    def prepare(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        from verl.utils import tensordict_utils
+
+        if _Now.rollout == at:
+            data = kwargs["data"]
+            tensordict_utils.assign_non_tensor(data, batch_num_tokens=float(data["loss_mask"].sum()))
+        return wrapped(*args, **kwargs)
+
+    if WORKER in os.environ:
+        wrapt.when_imported(ENGINE)(lambda found: wrapt.wrap_function_wrapper(found, "prepare_micro_batches", prepare))
+
+
 # The clip, and what one trainer does alone
 
 

@@ -6,12 +6,14 @@ from rlstep_hooks.judge.rules.base import Rule
 
 
 class TokensOfAllRanks(Rule):
-    """A loss that is divided by the tokens of all processes is given another number.
+    """A loss that is divided by the tokens, or samples, of all processes is given another number.
 
     What it checks:
-        Each process records the tokens that count in its own masks of a rollout, and the number that its losses were given for those of
-        all processes. The number must be the sum over the processes, which is known when the records are joined. Exact, but for the
-        rounding of a count to float32. In TRL's GRPO with the loss types dapo, cispo and vespo.
+        Each process records the tokens that count in its own masks, and the number that its losses were given for those of all
+        processes. The number must be the sum over the processes, which is known when the records are joined. Exact, but for the
+        rounding of a count to float32. In TRL's GRPO these are the tokens of a rollout, with the loss types dapo, cispo and vespo. In
+        verl they are those of a mini-batch, with `loss_agg_mode=token-mean`, and in OpenRLHF those of an update, or its samples that
+        have a token that counts, of policy and critic.
 
     Why it matters:
         The mean of the ranks' gradients is the gradient of a mean over all tokens only if each rank divides by the tokens of all
@@ -36,11 +38,15 @@ class TokensOfAllRanks(Rule):
 
     Known limits:
         - What the loss itself makes of the number is RLS801's.
-        - Rollouts whose samples are filtered, replayed or masked when they are truncated are not compared.
+        - TRL's rollouts whose samples are filtered, replayed or masked when they are truncated are not compared.
+        - In verl and OpenRLHF the compared updates are joined. OpenRLHF's last update of a pass is not, where it has fewer
+          micro-batches than the others.
         - It needs the records of all processes.
 
     Sources:
         - https://huggingface.co/docs/trl/grpo_trainer: loss types, and which of them are divided by the tokens of the global batch
+        - https://github.com/OpenRLHF/OpenRLHF/blob/main/openrlhf/utils/loss_utils.py: `_optimizer_step_loss_norm` (release 0.11.2)
+        - https://github.com/verl-project/verl/blob/v0.9.1/verl/workers/engine/fsdp/transformer_impl.py: `forward_backward_batch`
         - https://github.com/verl-project/verl/issues/5625: a token mean over other tokens than those of the mini-batch
     """
 

@@ -35,6 +35,20 @@ def _parts(args: Any, world_size: int) -> Iterator[Deployment]:
         yield "LoRA"
 
 
+def holds_whole_model(args: Any) -> bool:
+    """Whether each process of a model holds all of its weights and whole rows, so that a forward of one process waits for no other.
+
+    DeepSpeed's ZeRO-1 and ZeRO-2 share out gradients and the optimizer's state alone; models that are not trained are in ZeRO-3 where
+    the policy is, and in no stage elsewhere (utils/deepspeed/deepspeed.py 0.11.2 `get_ds_eval_config`).
+    """
+    return int(args.ds.zero_stage) < 3 and has_whole_rows(args)
+
+
+def has_whole_rows(args: Any) -> bool:
+    """Whether each process has whole rows and whole matrices: not with ring attention, nor with tensor parallelism."""
+    return int(args.ds.ring_attn_size) == 1 == int(args.ds.tensor_parallel_size)
+
+
 def engine_faults(args: Any, schedule: Schedule | None) -> list[dict[str, str]]:
     """The known faults of the DeepSpeed that trains, as a rule is told of them.
 

@@ -22,6 +22,7 @@ from rlstep_hooks.observe.held_losses import HeldBatch, HeldLosses
 from rlstep_hooks.observe.identity import checksum_of
 from rlstep_hooks.observe.loss_causes import Compared, named_together
 from rlstep_hooks.observe.losses import Formula, LossBatch
+from rlstep_hooks.observe.update_sizes import UpdateSizes, divisor_fields
 from rlstep_hooks.systems.openrlhf.observe.entropies import Computed, computed_by, gradient_gap
 from rlstep_hooks.systems.openrlhf.observe.loss import policy_formula, read_settings
 from rlstep_hooks.systems.openrlhf.observe.value_loss import read_value_settings, value_formula
@@ -46,9 +47,10 @@ _NAMES = {
 class _Held(HeldBatch):
     """What one micro-batch was trained with."""
 
-    window: tuple[int, int] | None
-    """Pass and update of the rollout that it belongs to, in dynamic batches the update of the run; None where its divisor is taken as
-    it came."""
+    window: tuple[int, int]
+    """Pass and update of the rollout that it belongs to, in dynamic batches the update of the run."""
+    update: int
+    """The number of the update in the run."""
     window_size: int
     """Micro-batches that the loss is divided by besides: those of an update, and one in dynamic batches."""
     formula: Formula[Any]
@@ -97,12 +99,12 @@ class LossMeter(HeldLosses[_Held]):
         self._accumulation = accumulation
         self._scale = scale
         self._pass = -1
-        self._updates = 0
-        """Updates that were made."""
         self._of_update: Counter[tuple[int, int]] = Counter()
         """Micro-batches of each update of this rollout."""
         self._open: tuple[_Held, list[Tensor]] | None = None
         self._step = 0
+        self._update = 0
+        """The update that a micro-batch is a part of, by its number in the run."""
         self._coefficient = 0.0
         self._experience: Any = None
         self._came: list[Came] = []
@@ -118,11 +120,7 @@ class LossMeter(HeldLosses[_Held]):
         self._pass = -1
         self._of_update.clear()
 
-    def next_update(self) -> None:
-        """The model was updated."""
-        self._updates += 1
-
-    def begin(self, experience: Any, coefficient: Any, step: int, came: list[Came]) -> None:
+    def begin(self, experience: Any, coefficient: Any, step: int, came: list[Came], *, update: int) -> None:
         """A micro-batch begins.
 
         Args:
@@ -130,7 +128,9 @@ class LossMeter(HeldLosses[_Held]):
             coefficient: The coefficient of the KL term.
             step: The number of the micro-batch in this pass.
             came: What its samples came to this process with; empty where that is not known.
+            update: The number of its update in the run.
         """
+        self._update = update
         self._pass += step == 0
         self._step, self._coefficient, self._experience, self._came = step, float(coefficient), experience, came
         self._entropies = self._inputs = None
@@ -149,11 +149,9 @@ class LossMeter(HeldLosses[_Held]):
         """The loss of a micro-batch was computed from these, by the name of their argument."""
         self._open = None
         mask, dynamic = given["action_mask"], bool(self._args.train.dynamic_batch_enable)
-        window = None if self._ranks > 1 else (self._pass, self._step // self._accumulation)
-        if window is not None:
-            # Dynamic batches say themselves how many belong to an update (replay_buffer.py:106-177).
-            window = (-1, self._updates) if dynamic else window
-            self._of_update[window] += 1
+        # Dynamic batches say themselves how many belong to an update (replay_buffer.py:106-177).
+        window = (-1, self._update) if dynamic else (self._pass, self._step // self._accumulation)
+        self._of_update[window] += 1
         if not self.takes(mask.numel()):
             return
         tensors, formula, whole = self._policy(given) if self._role == "policy" else self._values(given)
@@ -164,12 +162,13 @@ class LossMeter(HeldLosses[_Held]):
         held = _Held(
             index=index,
             window=window,
+            update=self._update,
             window_size=1 if dynamic else self._accumulation,
             formula=formula,
             whole=whole,
             shape=tuple(mask.shape),
             names=tuple(tensors),
-            ranks=int(given.get("dp_size") or 1),
+            ranks=self._ranks,
             epsilon=max(torch.finfo(dtype).eps for dtype in computed),
             came=self._came,
         )
@@ -253,17 +252,18 @@ class LossMeter(HeldLosses[_Held]):
         of_entropies = {index: gradient.double() for index, gradient in self._of_entropies.tensors()}
         for each in arrived:
             each.of_entropies = of_entropies.get(each.held.index)
-        windows: dict[tuple[int, int], list[LossBatch]] = {}
+        windows: dict[tuple[int, int], list[Tensor]] = {}
         for each in arrived:
-            if each.held.window is not None:
-                windows.setdefault(each.held.window, []).append(each.given)
+            windows.setdefault(each.held.window, []).append(each.given.mask)
         for each in arrived:
-            if each.held.window is None:
-                continue
-            window, size = windows[each.held.window], each.held.window_size
+            masks, size = windows[each.held.window], each.held.window_size
             due = self._of_update[each.held.window] if self._args.train.dynamic_batch_enable else size
-            if len(window) == due:
-                each.given = _as_part(each.given, window, size)
+            if len(masks) < due:
+                continue
+            if self._ranks == 1:
+                each.given = _as_part(each.given, *_sizes_of(masks), size)
+            else:
+                each.own = UpdateSizes(*_sizes_of(masks))
         found = named_together([each.against_formula() for each in arrived], self._told)
         return {each.held.index: each.with_inputs(numbers) for each, numbers in zip(arrived, found, strict=True)}
 
@@ -288,6 +288,8 @@ class _Arrived(msgspec.Struct):
     """The loss that the loss function returned."""
     whole: float
     """What went into the backward."""
+    said: UpdateSizes
+    """The sizes of its update on all processes, as the loss was given them."""
     gradient: Tensor | None
     """The gradient of the loss at what the model gave, as it arrived there, in one row."""
     inputs: Tensor | None = None
@@ -296,6 +298,8 @@ class _Arrived(msgspec.Struct):
     """(N,), entropies that were computed again."""
     of_entropies: Tensor | None = None
     """The gradient of the loss at the entropies, as it arrived there, in one row."""
+    own: UpdateSizes | None = None
+    """The sizes of its update on this process, where others have a part of it; None elsewhere, and where they are not known."""
 
     @classmethod
     def of(cls, held: _Held, parts: list[Tensor], gradient: Tensor | None) -> _Arrived:
@@ -314,7 +318,8 @@ class _Arrived(msgspec.Struct):
         )
         if gradient is None and held.followed:  # the loss went into the backward, which did not come by here
             gradient = torch.zeros(given.mask.numel(), dtype=torch.float64)
-        return cls(held, tensors, given, float(first), float(whole), gradient, inputs, again)
+        said = UpdateSizes(float(tokens) * held.window_size, float(samples) * held.window_size)
+        return cls(held, tensors, given, float(first), float(whole), said, gradient, inputs, again)
 
     def against_formula(self) -> Compared:
         """The loss against its formula."""
@@ -328,6 +333,7 @@ class _Arrived(msgspec.Struct):
             found,
             gradient_gap=self._with_entropies(found),
             **self._entropy_fields(),
+            **self._divisor_fields(),
             advantages_intact=self._intact("advantages"),
             targets_intact=self._intact("returns"),
             values_intact=self._intact("old_values"),
@@ -350,6 +356,13 @@ class _Arrived(msgspec.Struct):
         observed = self.tensors["entropies"][row, first : first + count]
         return entropy_fields(self.again.float(), observed, MEAN_TOLERANCE["float32"]) | {"entropy_exact": True}
 
+    def _divisor_fields(self) -> dict[str, Any]:
+        """What the loss was given to divide by, which the records of all processes are joined to judge."""
+        if self.own is None:
+            return {}
+        divided_by = self.held.formula.divided_by(self.given)
+        return divisor_fields(divided_by, given=self.said, own=self.own, update=self.held.update)
+
     def _inputs_intact(self) -> bool | None:
         """Whether the model was given the tokens of the samples and looked at all of them; None where that is not known."""
         came = self.held.came
@@ -369,9 +382,13 @@ class _Arrived(msgspec.Struct):
         return all(checksum_of(row[: of.length]) in of.checksums[name] for row, of in rows)
 
 
-def _as_part(given: LossBatch, window: list[LossBatch], size: int) -> LossBatch:
-    """Give a batch the divisors that the masks of all micro-batches of its update make (utils/loss_utils.py
-    `_optimizer_step_loss_norm`, in dynamic batches trainer/ppo_utils/replay_buffer.py `setup_dynamic_batch`)."""
-    tokens = sum(float(each.mask.sum()) for each in window) / size
-    samples = sum(float((each.mask.sum(1) > 0).sum()) for each in window) / size
-    return replace(given, tokens=tokens, samples=samples)
+def _sizes_of(masks: list[Tensor]) -> tuple[float, float]:
+    """Tokens that count, and samples that have one, in the masks (B, T) of micro-batches."""
+    tokens = sum(float(mask.sum()) for mask in masks)
+    return tokens, sum(float((mask.sum(1) > 0).sum()) for mask in masks)
+
+
+def _as_part(given: LossBatch, tokens: float, samples: float, size: int) -> LossBatch:
+    """Give a batch the divisors that tokens and samples of its update make (utils/loss_utils.py `_optimizer_step_loss_norm`, in dynamic
+    batches trainer/ppo_utils/replay_buffer.py `setup_dynamic_batch`)."""
+    return replace(given, tokens=tokens / size, samples=samples / size)

@@ -42,7 +42,7 @@ class ModelRecord:
         """Record once that a topic cannot be observed."""
         self._writer.cannot(what, why)
 
-    def look(self) -> None:
+    def begins(self) -> None:
         """The model is about to compute: record its weights, if they differ from the last ones."""
         # ZeRO-3 keeps the part of this process beside the parameter.
         held = (getattr(parameter, "ds_tensor", parameter).detach() for parameter in self._model.parameters())

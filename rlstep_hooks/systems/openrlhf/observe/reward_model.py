@@ -8,6 +8,7 @@ import torch
 
 from rlstep_hooks.observe.compared import is_compared_whole
 from rlstep_hooks.systems.openrlhf.observe import values_alone
+from rlstep_hooks.systems.openrlhf.observe.deployment import holds_whole_model
 from rlstep_hooks.systems.openrlhf.observe.models_beside import ModelRecord, ModelRecords
 
 if TYPE_CHECKING:
@@ -38,8 +39,7 @@ class RewardModelRecord(ModelRecord):
         if self.why_not_alone or not is_compared_whole(number) or not results:
             return
         args, model = self._strategy.args, getattr(self._model, "module", self._model)
-        whole = int(args.ds.zero_stage) < 3 and int(args.ds.ring_attn_size) == 1 == int(args.ds.tensor_parallel_size)
-        if why := values_alone.why_not(model, whole=whole and not args.reward.offload):
+        if why := values_alone.why_not(model, whole=holds_whole_model(args) and not args.reward.offload):
             self.cannot_compare(why)
             return
         place, device = number % len(results), torch.cuda.current_device()

@@ -17,19 +17,17 @@ import msgspec
 
 from rlstep_hooks.observe.averaged_weights import AveragedWeights
 from rlstep_hooks.observe.checkpoints import note_saved
-from rlstep_hooks.observe.compared import is_compared, is_compared_whole
+from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.observe.hooks import Hooks
 from rlstep_hooks.observe.identity import RefreshedSamples, checksum_of, recognise
 from rlstep_hooks.observe.saved_parts import SavedParts
-from rlstep_hooks.observe.scored_rows import TOPIC as CLEAN_FORWARD
-from rlstep_hooks.observe.scored_rows import ScoredRows
+from rlstep_hooks.observe.scored_rows import TOPIC
 from rlstep_hooks.observe.sharding import saved_zero
 from rlstep_hooks.observe.trainer_record import REFRESHES, TrainerRecord
 from rlstep_hooks.record.events import Carried, CarriedPart, FactsRead
 from rlstep_hooks.record.ledger import rank_process
 from rlstep_hooks.session.ray_sink import open_trainer_ledger
-from rlstep_hooks.systems.openrlhf.observe import scored_alone, values_alone
 from rlstep_hooks.systems.openrlhf.observe.buffered import (
     BufferedNumbers,
     BufferedSamples,
@@ -42,6 +40,7 @@ from rlstep_hooks.systems.openrlhf.observe.checkpoints import state_of, weights_
 from rlstep_hooks.systems.openrlhf.observe.loss_meter import LossMeter
 from rlstep_hooks.systems.openrlhf.observe.model_weights import ModelWeights
 from rlstep_hooks.systems.openrlhf.observe.process import folder, introduce, patches, run_name
+from rlstep_hooks.systems.openrlhf.observe.rows_alone import RowsAlone
 from rlstep_hooks.systems.openrlhf.observe.settings import (
     DTYPES,
     of_arguments,
@@ -100,17 +99,11 @@ class OpenRlhfTrainer:
         scale, own = float(steps) if self._scales_seen else 0.0, copy.deepcopy(args)
         self._meter = LossMeter(own, role, ranks=ranks, accumulation=steps, scale=scale, recorder=self.recorder)
         self._buffered = BufferedNumbers()
-        self._scored = ScoredRows(self.recorder)
         self._saved_parts = SavedParts(self.recorder, role)
         self._averaged = self._average() if role == "policy" and args.train.enable_ema else None
         """The moving average of the policy's weights; None where there is none, or a scaler may leave steps out."""
-        self._scored_alone: dict[str, Any] = {}
-        """Fields about the rows of the latest refresh that were scored again."""
-        self._of_values: dict[str, Any] = {}
-        """Fields about the rows whose values were computed again, until a micro-batch is trained on them."""
-        self._values_unseen = ""
-        """Why no value is computed again; empty where values are."""
         self._dtype = DTYPES.get(str(args.ds.param_dtype), str(args.ds.param_dtype))
+        self._alone = RowsAlone(args, engine, self._dtype, self.recorder)
         self._arguments = of_arguments(args)
         configured = args.actor if role == "policy" else args.critic
         self._in_force = (of_trainer(trainer, role), of_optimizer(engine, configured, role))
@@ -182,7 +175,6 @@ class OpenRlhfTrainer:
         hooks.forward(model, before=self._see_inputs, topics=_FORMULA)
         self._steps.place(hooks, trainer.strategy, self._engine.gradient_accumulation_steps())
         hooks.steps(self._engine.basic_optimizer, before=self._compare_settings, topics=("settings",))
-        hooks.steps(self._engine.basic_optimizer, after=lambda _: self._meter.next_update(), topics=_FORMULA)
         # deepspeed.py:685: writes the checkpoint of this process's model.
         wrap(trainer.strategy, "save_ckpt", after=self._saved, topics=("checkpoints",))
         # deepspeed.py:533: writes the model for others, at checkpoints (`ckpt.save_hf`) and once training is over.
@@ -194,7 +186,7 @@ class OpenRlhfTrainer:
             hooks.forward(trainer.critic_loss_fn, after=lambda call: self._see_scale(call.result), topics=_LOSS)
             return
         # actor.py:221: one micro-batch of old log-probs, or of training. Here because the model still holds what it was scored with.
-        hooks.forward(trainer.actor, after=self._score_alone, topics=(CLEAN_FORWARD,))
+        hooks.forward(trainer.actor, before=self._alone.forward_begins, after=self._alone.forward_ends, topics=(TOPIC,))
         hooks.forward(trainer.actor, after=self._see_entropies, topics=_FORMULA)
         # loss.py:174: gets both log-probs of a micro-batch, on the device, and returns its loss. The gradient that arrives there is
         # the factor of the loss in the backward.
@@ -260,8 +252,8 @@ class OpenRlhfTrainer:
         """A call of the controller begins."""
         self._see_model()
         self._see_call(name)
-        if name == "refresh" and is_compared_whole(self._record.calls("refresh") - 1):
-            self._scored.begin()
+        if name == "refresh":
+            self._alone.begin_refresh(self._record.calls("refresh") - 1)
         self._arguments.tell(self.recorder)
 
     @contained(*_VALUES)
@@ -301,20 +293,12 @@ class OpenRlhfTrainer:
                 if counted is not None:
                     self._masks[checksum_of(tokens[:length])] = checksum_of(counted[row_of, : length - 1].bool())
         self._record.refreshed(refresh, positions)
-        self._scored_alone = self._scored.end()
-
-    def _score_alone(self, call: Call) -> None:
-        if self._scored.open and scored_alone.is_refresh(call):
-            strategy = self._trainer.strategy
-            temperature = float(strategy.args.rollout.temperature)
-            scored_alone.look(
-                self._scored, call, ranks=int(strategy.world_size), temperature=temperature, dtype=self._dtype
-            )
+        self._alone.end_refresh()
 
     def valued(self, data: Any, part: slice, results: Any) -> None:
         """The critic computed values, micro-batch by micro-batch: shapes (samples, length - 1), padded on the right."""
         self._see_values(data, part, results)
-        self._compute_values_again(data, part, results)
+        self._alone.see_values(self._record.calls("values") - 1, data, part, results)
 
     @contained(*_FORMULA)
     def _see_values(self, data: Any, part: slice, results: Any) -> None:
@@ -328,24 +312,6 @@ class OpenRlhfTrainer:
                 values.setdefault(key, set()).add(checksum_of(row[: length - 1]))
                 self._masks[key] = checksum_of(mask[: length - 1].bool())
         self._samples.computed(values)
-
-    @contained(CLEAN_FORWARD)
-    def _compute_values_again(self, data: Any, part: slice, results: Any) -> None:
-        """Compare some values with those of rows alone; what is found goes with the first micro-batch that is trained on them."""
-        self._of_values = {}
-        number = self._record.calls("values") - 1
-        if not is_compared_whole(number) or not results or self._values_unseen:
-            return
-        args, critic = self._trainer.strategy.args, self._engine.module
-        whole = int(args.ds.zero_stage) < 3 and int(args.ds.ring_attn_size) == 1 == int(args.ds.tensor_parallel_size)
-        self._values_unseen = values_alone.why_not(critic, whole=whole)
-        if self._values_unseen:
-            self.recorder.cannot(CLEAN_FORWARD, self._values_unseen)
-            return
-        place = number % len(results)
-        names = ("sequences", "attention_mask", "action_mask")
-        tokens, attention, counted = (data[name][part][place].to(self._engine.device) for name in names)
-        self._of_values = values_alone.look(critic, (tokens, attention, counted), results[place], number)
 
     def _appended(self, call: Call) -> None:
         experience = call.argument("experience", 0)
@@ -410,7 +376,8 @@ class OpenRlhfTrainer:
     def _begin_loss(self, call: Call) -> None:
         """Hand the loss meter what it needs of a micro-batch, and compare its masks with those that the model was given before."""
         given = call.named(*(("experience", "kl_ctl", "step") if self.role == "policy" else ("experience", "step")))
-        self._meter.begin(given["experience"], given.get("kl_ctl", 0.0), int(given["step"]), self._taken)
+        update = self._record.updates(self.role)
+        self._meter.begin(given["experience"], given.get("kl_ctl", 0.0), int(given["step"]), self._taken, update=update)
         known = [(self._masks[of.key], of.mask) for of in self._taken if of.key in self._masks]
         if known and self._meter.looks:
             self._record.see_mask(intact=all(before == now for before, now in known))
@@ -435,8 +402,7 @@ class OpenRlhfTrainer:
         given = call.named(*_OF_VALUE_LOSS)
         if self._record.open_index is not None:
             if self._meter.looks:
-                self._record.see_values(given["action_mask"], **self._of_values)
-                self._of_values = {}
+                self._record.see_values(given["action_mask"], **self._alone.take_values())
             self._meter.computed(self._record.open_index, given, call.result)
 
     def _loss(self, call: Call) -> None:
@@ -507,7 +473,7 @@ class OpenRlhfTrainer:
         """Write the numbers of a rollout, and those of its micro-batches. A sync waits for the device in any case."""
         values = self._buffered.take(self._record.calls("refresh") - 1)
         if values is not None:
-            clean, self._scored_alone = self._scored_alone, {}
+            clean = self._alone.take_log_probs()
             self._record.measured(msgspec.structs.replace(values, model_moved=self._model.take(), **clean))
         self._record.write_numbers(lambda: self._losses_arrived() or {})
 

@@ -99,7 +99,7 @@ def _of_models_beside(call: Call) -> Iterator[None]:
         yield
         return
     _model = _model or record(call.owner)
-    _model.look()
+    _model.begins()
     yield
     part = slice(call.argument("start_idx", 2), call.argument("end_idx", 3))
     _model.computed(call.argument("all_data", 1), part, call.result)

@@ -52,9 +52,8 @@ class MaskRule(msgspec.Struct, frozen=True):
 
 def read_mask_rule(trainer: Any) -> MaskRule | None:
     """The rule of a live GRPOTrainer or RLOOTrainer; None where completions consist of several turns, or may end in other ways."""
-    several_turns = any(
-        getattr(trainer, name, None) for name in ("tools", "rollout_func", "environments", "environment_factory")
-    )
+    # What an environment says first is part of the prompt; another turn is asked for only where a tool was called.
+    several_turns = any(getattr(trainer, name, None) for name in ("tools", "rollout_func"))
     generation = getattr(trainer.args, "generation_kwargs", None) or {}
     if several_turns or any(name in generation for name in _OTHER_ENDS):
         return None

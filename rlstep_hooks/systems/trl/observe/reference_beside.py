@@ -14,12 +14,13 @@ import torch
 from rlstep_hooks.judge.rules.precision import precision_class
 from rlstep_hooks.judge.rules.ratio.values import MEAN_TOLERANCE
 from rlstep_hooks.observe.clean_forward import Row
+from rlstep_hooks.observe.forward_beside import told_by_others
 from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.scored_beside import PlacedRow, ScoringBeside
 from rlstep_hooks.systems.trl.observe.facts import compute_dtype
 from rlstep_hooks.systems.trl.observe.fused_head import told_of_fused_heads
 from rlstep_hooks.systems.trl.observe.masks import ends_of
-from rlstep_hooks.systems.trl.observe.sharded import told_by_others, why_no_rows_beside
+from rlstep_hooks.systems.trl.observe.sharded import why_no_rows_beside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -22,6 +22,7 @@ from rlstep_hooks.observe.clean_forward import (
     row_of,
     why_not_alone,
 )
+from rlstep_hooks.observe.forward_beside import told_by_others
 from rlstep_hooks.observe.guard import Guard, contained
 from rlstep_hooks.observe.scored_beside import PlacedRow, ScoringBeside
 from rlstep_hooks.observe.scored_rows import OLD, SHARED_OUT
@@ -33,7 +34,7 @@ from rlstep_hooks.systems.trl.observe.fused_head import told_of_fused_heads
 from rlstep_hooks.systems.trl.observe.ranks import other_parallelism
 from rlstep_hooks.systems.trl.observe.reference_alone import ReferenceAlone, is_the_policys
 from rlstep_hooks.systems.trl.observe.reference_beside import ReferenceBeside
-from rlstep_hooks.systems.trl.observe.sharded import told_by_others, why_no_rows_beside
+from rlstep_hooks.systems.trl.observe.sharded import why_no_rows_beside
 from rlstep_hooks.systems.trl.observe.unwrapped import Unwrapped
 
 if TYPE_CHECKING:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlstep_hooks.observe.clean_forward import hooked_by_others
-from rlstep_hooks.observe.forward_beside import is_sharded_by_modules, replaced_forwards, why_not_beside
+from rlstep_hooks.observe.forward_beside import is_sharded_by_modules, why_not_beside
 from rlstep_hooks.observe.scored_rows import SHARED_OUT
 from rlstep_hooks.systems.trl.observe.facts import forward_noise
 from rlstep_hooks.systems.trl.observe.ranks import other_parallelism
@@ -23,12 +22,3 @@ def why_no_rows_beside(trainer: Any, model: Any) -> str:
     if model is not getattr(trainer, "ref_model", None) and (noise := forward_noise(trainer)):
         return f"{noise} makes each forward in training mode another one"
     return why_not_beside(model)
-
-
-def told_by_others(model: Any) -> str:
-    """Why numbers of a row beside need not be those of the model; empty where they have to be."""
-    if replaced := replaced_forwards(model):
-        return f"the forward of {replaced[0]} was replaced, and gives other numbers than that of its class"
-    if hooked_by_others(model):
-        return "somebody's own hooks of the model's modules may change what these give"
-    return ""

@@ -14,7 +14,14 @@ import torch
 
 from rlstep_hooks.observe.clean_forward import Row, hooked_by_others
 from rlstep_hooks.observe.compared import is_sloped
-from rlstep_hooks.observe.forward_beside import base_of, is_sharded_by_modules, replaced_forwards, why_not_beside
+from rlstep_hooks.observe.forward_beside import (
+    base_of,
+    inside_of,
+    is_flat,
+    is_sharded_by_modules,
+    replaced_forwards,
+    why_not_beside,
+)
 from rlstep_hooks.observe.guard import Guard, contained
 from rlstep_hooks.observe.slope_beside import LONGEST, SlopeBeside
 from rlstep_hooks.systems.verl.observe.samples import rows_of, unbound
@@ -78,7 +85,7 @@ class LayerSlopes:
             self.recorder.cannot(TOPIC, why)
             return None
         chosen = _short_row(engine, data)
-        return None if chosen is None else SlopeBeside(engine.module, chosen[1], chosen[0], self._guard)
+        return None if chosen is None else SlopeBeside(inside_of(engine.module), chosen[1], chosen[0], self._guard)
 
 
 def _short_row(engine: Any, data: Any) -> tuple[int, Row] | None:
@@ -102,9 +109,9 @@ def _short_row(engine: Any, data: Any) -> tuple[int, Row] | None:
 
 def _why_not(engine: Any, data: Any) -> str:
     """Why no slope can be measured; empty where one can."""
-    model = engine.module
-    if not is_sharded_by_modules(model):
-        return "the engine does not shard its model by FSDP2"
+    model = inside_of(engine.module)
+    if not (is_sharded_by_modules(model) or is_flat(engine.module)):
+        return "the engine does not shard its model by FSDP"
     if (
         packs(data)
         or not data["input_ids"].is_nested
@@ -113,7 +120,7 @@ def _why_not(engine: Any, data: Any) -> str:
         return "the rows of a micro-batch are packed (use_remove_padding), and no copy of one can go beside them"
     if has_images(data):
         return "rows with images are not followed"
-    if dtype_of(engine) != torch.float32 or any(of.dtype != torch.float32 for of in model.parameters()):
+    if dtype_of(engine) != torch.float32 or any(of.dtype != torch.float32 for of in engine.module.parameters()):
         return "the layers are not in float32, and a small step would be rounded away"
     if torch.get_float32_matmul_precision() != "highest":
         return "matrices are multiplied in less than float32, which rounds a small step away"

@@ -19,13 +19,14 @@ from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.held_losses import HeldBatch, HeldLosses
 from rlstep_hooks.observe.loss_causes import Compared, named_together
 from rlstep_hooks.observe.losses import LOST, LossBatch, LossNumbers
+from rlstep_hooks.observe.update_sizes import UpdateSizes, divisor_fields
 from rlstep_hooks.systems.verl.observe.samples import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from rlstep_hooks.observe.guard import GapRecorder
-    from rlstep_hooks.observe.losses import Formula
+    from rlstep_hooks.observe.losses import Divisor, Formula
 
 
 @dataclass(frozen=True)
@@ -91,9 +92,14 @@ class LossKind:
 
 
 class _Update:
-    """An update, known by identity: what its micro-batches on this process have together, whatever verl says of it."""
+    """An update, known by identity: what its micro-batches on this process have together, whatever verl says of it.
 
-    def __init__(self) -> None:
+    Args:
+        number: Its number among those of its role.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
         self.microbatches = 0
         self.samples: float | None = 0.0
         self.tokens: float | None = 0.0
@@ -148,7 +154,7 @@ class LossMeter(HeldLosses[_Held]):
         self.reason = ""
         """Why losses are not compared, where they are not."""
         self._settings: Any = None
-        self._update = _Update()
+        self._update = _Update(0)
         self._held: _Held | None = None
         self._factors: DeferredValues[int] = DeferredValues()
         self._beside: DeferredValues[int] = DeferredValues()
@@ -156,7 +162,7 @@ class LossMeter(HeldLosses[_Held]):
 
     def next_update(self) -> None:
         """The model was updated, or its update left out."""
-        self._update = _Update()
+        self._update = _Update(self._update.number + 1)
 
     def begin(self, index: int, data: Any, loss_function: Any, ranks: int) -> None:
         """Take what a micro-batch is about to be trained with, while it is on the CPU.
@@ -298,7 +304,9 @@ class LossMeter(HeldLosses[_Held]):
                 found = msgspec.structs.replace(found, gradient_gap=finite(gap))
             clipped = self._kind.clipped(held.settings, batch)
             backward = None if factor is None else finite(factor)
-            found = msgspec.structs.replace(found, clipped=_finite(clipped), backward_ratio=backward)
+            found = msgspec.structs.replace(
+                found, clipped=_finite(clipped), backward_ratio=backward, **_divisors(held, formula.divided_by(batch))
+            )
             compared[held.index] = Compared(formula, batch, float(loss), found, followed)
         return numbers | dict(zip(compared, named_together([*compared.values()], self._told), strict=True))
 
@@ -325,6 +333,14 @@ def _inputs(held: _Held, columns: list[Tensor]) -> Arrived:
         tokens=update.tokens if held.ranks == 1 and update.tokens is not None else held.tokens,
         samples=held.samples if update.samples is None else update.samples * held.ranks,
     )
+
+
+def _divisors(held: _Held, divided_by: frozenset[Divisor]) -> dict[str, Any]:
+    """The tokens that a loss of one of several ranks was given, and its own; all ranks have the same number of samples."""
+    if held.ranks == 1:
+        return {}
+    given, own = UpdateSizes(held.tokens, None), UpdateSizes(held.update.tokens, None)
+    return divisor_fields(divided_by, given=given, own=own, update=held.update.number)
 
 
 def _of_said_size(held: _Held, batch: LossBatch) -> tuple[str, LossBatch] | None:

@@ -10,6 +10,7 @@ from rlstep_hooks.observe.scored_rows import REFERENCE_TOPIC, TOPIC, ScoredRows,
 from rlstep_hooks.systems.verl.observe import scored_alone, values_alone
 from rlstep_hooks.systems.verl.observe.engines import role_of
 from rlstep_hooks.systems.verl.observe.rows_beside import RowsBesideForwards, goes_beside
+from rlstep_hooks.systems.verl.observe.values_beside import ValuesBesideForwards
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -43,6 +44,8 @@ class RowsAlone:
         self._beside_reference = RowsBesideForwards(self._reference, recorder, REFERENCE_TOPIC)
         self._beside_training = RowsBesideForwards(self._trained.rows, recorder, TOPIC)
         """Where several trainers share a model out."""
+        self._beside_values = ValuesBesideForwards(self._values, recorder)
+        """Where several trainers share the critic out."""
         self._of_values: dict[str, Any] = {}
         """Fields about the rows whose values were computed again, until a micro-batch is trained on them."""
 
@@ -103,6 +106,8 @@ class RowsAlone:
             return self._beside_reference.beside(engine, data, self.temperature)
         if self._old.open and role_of(engine) == "policy":
             return self._beside_old.beside(engine, data, self.temperature)
+        if self._values.open and role_of(engine) == "critic":
+            return self._beside_values.beside(engine, data)
         return nullcontext()
 
     def computed(self, engine: Any, data: Any, result: Any) -> None:
@@ -139,7 +144,10 @@ class RowsAlone:
     @contained(TOPIC)
     def _compute_values(self, engine: Any, data: Any, result: Any) -> None:
         """Values of a micro-batch are there: compute those of rows of it again."""
-        self._of_values |= values_alone.look(self._values, engine, data, result)
+        if not goes_beside(engine):
+            self._of_values |= values_alone.look(self._values, engine, data, result)
+        else:
+            self._of_values |= self._beside_values.compare(engine, data, result[1]["model_output"])
 
     @contained(TOPIC)
     def before_training(self, engine: Any, data: Any) -> None:

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.clean_entropies import entropy_fields
-from rlstep_hooks.observe.clean_forward import fields_of, hooked_by_others
+from rlstep_hooks.observe.clean_forward import fields_of
 from rlstep_hooks.observe.forward_beside import (
     inside_of,
     is_flat,
     is_sharded_by_modules,
-    replaced_forwards,
+    told_by_others,
     why_not_beside,
 )
 from rlstep_hooks.observe.guard import Guard, contained
@@ -115,7 +115,7 @@ class RowsBesideForwards:
         observed = completion_rows(output["log_probs"], lengths)
         of = "the loss" if trained else OLD
         found = [(of, each.gap_to(observed[each.place], tolerance)) for each in scored]
-        if any(gap.mean > tolerance for _, gap in found) and (why := _told_by_others(engine)):
+        if any(gap.mean > tolerance for _, gap in found) and (why := told_by_others(inside_of(engine.module), "verl.")):
             self._scored.cannot(why)
             return {}
         if not trained or output.get("entropy") is None:
@@ -123,12 +123,3 @@ class RowsBesideForwards:
         entropies = completion_rows(output["entropy"], lengths)
         far = (entropy_fields(each.entropies, entropies[each.place], tolerance) for each in scored)
         return fields_of(found) | max(far, key=lambda of: of["entropy_gap"])
-
-
-def _told_by_others(engine: Any) -> str:
-    """Why numbers of a row beside need not be those of the model; empty where they have to be."""
-    if replaced := replaced_forwards(inside_of(engine.module)):
-        return f"the forward of {replaced[0]} was replaced, and gives other numbers than that of its class"
-    if hooked_by_others(engine.module, "verl."):
-        return "somebody's own hooks of the model's modules may change what these give"
-    return ""

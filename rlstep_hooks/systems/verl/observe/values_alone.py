@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 HEADS = ("score", "classifier")
 """Names of the head of transformers' models for token classification."""
+UNKNOWN_HEAD = "the critic's head is not known"
 
 
 def look(scored: ScoredRows, engine: Any, data: Any, result: Any) -> dict[str, Any]:
@@ -38,7 +39,7 @@ def look(scored: ScoredRows, engine: Any, data: Any, result: Any) -> dict[str, A
     if not scored.wants():
         return {}
     head = head_of(engine.module)
-    if why := scored_alone.why_not(engine, data) or ("" if head is not None else "the critic's head is not known"):
+    if why := scored_alone.why_not(engine, data) or ("" if head is not None else UNKNOWN_HEAD):
         scored.cannot(why)
         return {}
     lengths = [int(row.numel()) for row in rows_of(data, "responses") or ()]
@@ -73,9 +74,25 @@ def _of_row(
 
     hook = head.register_forward_pre_hook(before)
     try:
-        values = model.outputs(tokens).squeeze(-1).float().cpu()
+        values = model.outputs(tokens).squeeze(-1)
     finally:
         hook.remove()
+    return fields_of_row(given, values, seen[0], length, dtype)
+
+
+def fields_of_row(given: Tensor, values: Tensor, sizes: Tensor, length: int, dtype: torch.dtype) -> dict[str, Any]:
+    """Compare the values of one row with those of the row alone; waits for the device.
+
+    Args:
+        given: (C,), what the critic gave for the completion.
+        values: (L,), of the row alone, at each of its tokens.
+        sizes: (L,), the sizes of what each value is added up from.
+        length: C, the tokens of the completion.
+        dtype: In which the engine computes.
+
+    Returns:
+        Fields of `MicroBatchValues`.
+    """
     counted = torch.zeros(values.shape, dtype=torch.bool)
     counted[-length - 1 : -1] = True
-    return fields_of_values(given.detach().float().cpu(), values, seen[0].cpu(), counted, dtype)
+    return fields_of_values(given.detach().float().cpu(), values.float().cpu(), sizes.cpu(), counted, dtype)
