@@ -67,10 +67,13 @@ class ValuesBesideForwards:
         if not rows:
             yield
             return
-        at_head = functools.partial(self._at_head, rows)
-        model, head = inside_of(engine.module), head_of(engine.module)
-        with Beside(model, [*rows.values()], self._guard, at_head, head):
+        with self._hooks(engine, rows):
             yield
+
+    def _hooks(self, engine: Any, rows: Mapping[int, RowsBeside]) -> Beside:
+        """The hooks that take these rows through the critic, for as long as its forward is made."""
+        at_head = functools.partial(self._at_head, rows)
+        return Beside(inside_of(engine.module), [*rows.values()], self._guard, at_head, head_of(engine.module))
 
     @contained(TOPIC)
     def _begun(self, engine: Any, data: Any) -> dict[int, RowsBeside] | None:
