@@ -93,28 +93,24 @@ def tokens_of_the_own_rank(at: int) -> None:
 # Forwards
 
 
-@fault(report="unsloth-zoo#840, the same in the refresh and in the loss", code="RLS314", cause="position")
-def positions_of_the_answer_alone(at: int) -> None:
-    """Positions begin again at the answer, in each forward of a rollout."""
+@fault(
+    report="a temperature that the trainer does not divide by, in the refresh and in the loss",
+    code="RLS314",
+    cause="temperature",
+)
+def logits_at_a_temperature_of_one(at: int) -> None:
+    """The logits of each forward of a rollout are not divided by the temperature."""
 
     def forward(wrapped: Any, actor: Any, args: Any, kwargs: Any) -> Any:
         import torch
 
         if (Now.training if torch.is_grad_enabled() else Now.training + 1) != at:
             return wrapped(*args, **kwargs)
-        mask = kwargs.get("action_mask", args[1] if len(args) > 1 else None)
-        first = int(mask[0].nonzero()[0]) + 1
-
-        def moved(module: Any, given: Any, named: Any) -> Any:
-            positions = named["position_ids"].clone()
-            positions[:, first:] -= first
-            return given, {**named, "position_ids": positions}
-
-        handle = actor.model.register_forward_pre_hook(moved, with_kwargs=True)
+        kept, actor.temperature = actor.temperature, 1.0
         try:
             return wrapped(*args, **kwargs)
         finally:
-            handle.remove()
+            actor.temperature = kept
 
     wrap("openrlhf.models.actor", "Actor.forward", forward)
 

@@ -57,7 +57,7 @@ PLACES = {
 }
 """Stage -> fault -> rollout: each has one of its own, and the rollout after it is healthy."""
 CERTAIN: Mapping[str, Any] = {"rollout.temperature": 0.1}
-"""A model at random is so unsure that other positions hardly change its log-probs at a temperature of 1."""
+"""A model at random is so unsure that its log-probs hardly differ between temperatures near 1."""
 FAULTY = tuple(Case(f"faults{stage}", stage, dict(CERTAIN), of, 2 * len(of)) for stage, of in PLACES.items())
 EACH = [(stage, name) for stage, of in PLACES.items() for name in of]
 UPDATES = 2
