@@ -111,7 +111,8 @@ def test_a_fault_of_a_rank_is_named_with_its_rollout(stage: int, name: str, trai
     found = [of for of in trained[f"faults{stage}"].findings if of.code == fault.code]
     here = [of for of in found if at in (of.where.rollout, *of.rollouts)]
     assert here, [str(of) for of in found]
-    assert any(re.search(fault.cause, f"{of.observed} rank {of.where.rank}") for of in here), [str(of) for of in here]
+    said = [f"{of.observed} rank {of.where.rank}, {of.why}" for of in here]
+    assert any(re.search(fault.cause, of) for of in said), said
     updates = [of.where.update for of in here if of.where.rollout == at and of.where.update is not None]
     assert all(update - UPDATES * at in range(UPDATES) for update in updates)
 
