@@ -228,6 +228,7 @@ class Evaluated:
 def evaluated(formula: Formula[Any], batch: LossBatch, wanted: Exchange | None = None) -> Evaluated | None:
     """A formula's value with an exchange, with a gradient where the batch has one; None where the formula has no such operation, or
     none that can be exchanged so."""
+    batch = _apart(batch)
     following = _Operations(batch, wanted)
     try:
         found = _evaluated(formula, batch, following)
@@ -238,6 +239,7 @@ def evaluated(formula: Formula[Any], batch: LossBatch, wanted: Exchange | None =
 
 def exchanges(formula: Formula[Any], batch: LossBatch) -> list[Exchange]:
     """All exchanges that are known of the operations of a formula; those with the same words are variants of one mistake."""
+    batch = _apart(batch)
     following = _Operations(batch)
     _evaluated(formula, batch, following)
     found = []
@@ -250,6 +252,12 @@ def exchanges(formula: Formula[Any], batch: LossBatch) -> list[Exchange]:
             for place in places
         ]
     return found
+
+
+def _apart(batch: LossBatch) -> LossBatch:
+    """The batch with a tensor of its own for each name, so that each is known by it."""
+    tensors = {name: of.view_as(of) for name, of in batch.tensors.items()}
+    return replace(batch, tensors=tensors, mask=batch.mask.view_as(batch.mask))
 
 
 def _evaluated(formula: Formula[Any], batch: LossBatch, following: _Operations) -> Evaluated:

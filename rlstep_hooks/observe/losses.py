@@ -315,7 +315,7 @@ def clip_acts(ratio: Tensor, advantages: Tensor, low: float, high: float, dual: 
 def gated_surrogate(ratio: Tensor, advantages: Tensor, positive: float, other: float) -> Tensor:
     """-4 sigmoid(tau (r - 1)) A / tau, (B, T), where positive advantages have another tau than others (arxiv.org/abs/2511.20347)."""
     tau = torch.where(advantages > 0, positive, other)
-    return -torch.sigmoid(tau * (ratio - 1)) * 4 / tau * advantages
+    return -torch.sigmoid(tau * (ratio - 1)) * (4 / tau) * advantages
 
 
 def mean_over_sequence(parts: Tensor, mask: Tensor) -> Tensor:

@@ -130,14 +130,19 @@ def others(of: Operation) -> Iterator[Other]:
     elif of.name in _OF_ONE:
         (a,), (text,) = of.operands, of.texts
         yield text, lambda: a
+        if of.name == "square":
+            yield of.written("pow", text, "3"), lambda: a**3
         for other in _OF_ONE[of.name]:
             yield other, partial(getattr(torch, other), a)
-    elif of.name == "pow":
-        yield of.texts[0], lambda: of.operands[0]
+    elif of.name == "pow" and isinstance(of.operands[1], int | float):
+        number, power = of.operands
+        yield of.texts[0], lambda: number
+        yield of.written("pow", of.texts[0], f"{power + 1:g}"), lambda: number ** (power + 1)
     elif of.name == "where" and len(of.operands) == 3:
         _, a, b = of.operands
         if of.texts[0] == "mask":
             yield f"{of.texts[1]} of all tokens, padding included", lambda: a
+            yield f"{of.texts[1]} of the tokens that do not count", partial(torch.where, of.operands[0], b, a)
             return
         yield of.texts[1], lambda: a
         yield of.texts[2], lambda: b
@@ -151,13 +156,14 @@ def _of_sides(of: Operation) -> Iterator[Other]:
     """One side alone, the other operator, another number."""
     (a, b), (left, right), name = of.operands, of.texts, of.name
     yield left, lambda: a
-    if name != "div":
-        yield right, lambda: b
+    yield right, lambda: b
     if name == "sub":
         yield of.written("neg", right), lambda: -b
         yield of.written("sub", right, left), lambda: b - a
     other = {"add": "sub", "sub": "add", "mul": "div", "div": "mul"}[name]
     yield of.written(other), lambda: _RESULTS[other](a, b)
+    if name == "mul":  # a number and a tensor come in one order, whichever stood first
+        yield of.written("div", right, left), lambda: b / a
     for side, number in enumerate(of.operands):
         if isinstance(number, Tensor):
             continue
@@ -188,7 +194,8 @@ def _of_bounds(of: Operation) -> Iterator[Other]:
     yield cut(2 - high, 2 - low)
     yield cut(high, low)
     # A ratio is above 0, so that a lower bound without its 1 is none.
-    for bounds in ((low, high - 1), (low + 1, high), (low, high + 1), (low, 2 - low), (2 - high, high)):
+    for bounds in ((low, high - 1), (low + 1, high), (low, high + 1), (low, 2 - low), (2 - high, high),
+                   (2 - low, high), (low, 2 - high)):  # fmt: skip
         yield cut(*bounds)
 
 

@@ -13,6 +13,7 @@ from rlstep_hooks.systems.verl.observe.loss import LossSettings, entropy_gap
 SETTINGS = LossSettings(
     mode="vanilla",
     aggregation="token-mean",
+    clip=0.2,
     clip_low=0.2,
     clip_high=0.2,
     clip_c=3.0,

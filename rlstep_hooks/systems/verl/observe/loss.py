@@ -51,6 +51,8 @@ class LossSettings:
 
     mode: str
     aggregation: Aggregation
+    clip: float
+    """What both sides are where they are not configured."""
     clip_low: float
     clip_high: float
     clip_c: float
@@ -90,6 +92,7 @@ def read_settings(config: Any) -> LossSettings | str:
     return LossSettings(
         mode=mode,
         aggregation=aggregation,
+        clip=float(config.clip_ratio),
         clip_low=float(config.clip_ratio if low is None else low),
         clip_high=float(config.clip_ratio if high is None else high),
         clip_c=float(config.get("clip_ratio_c", 3.0)),
@@ -188,6 +191,7 @@ def _mistakes(settings: LossSettings, batch: LossBatch) -> Iterator[tuple[str, L
         for kind in KL_KINDS:
             other = replace(settings, kl_type=kind, kl_gradient=kind)
             yield f"that of kl_loss_type={kind}", other, batch
+            yield f"that of kl_loss_type={kind}+", replace(other, kl_gradient="k2"), batch
     if settings.entropy_coeff:
         yield (
             "that with the sign of its entropy bonus flipped",
@@ -198,6 +202,15 @@ def _mistakes(settings: LossSettings, batch: LossBatch) -> Iterator[tuple[str, L
     ones = batch.with_tensors(old=given["log_probs"])
     yield "that of old log-probs equal to the current ones (ratio 1)", settings, ones
     yield "that without a clip", replace(settings, clip_low=1e30, clip_high=1e30, clip_c=1e30), batch
+    for low, high, words in (
+        (settings.clip, settings.clip_high, "below, and not clip_ratio_low"),
+        (settings.clip_low, settings.clip, "above, and not clip_ratio_high"),
+        (settings.clip, settings.clip, "on both sides, and not clip_ratio_low and clip_ratio_high"),
+    ):
+        yield f"that of clip_ratio {words}", replace(settings, clip_low=low, clip_high=high), batch
+    if settings.scale_factor is not None:
+        words = "that of the width of the responses in the place of loss_scale_factor"
+        yield words, replace(settings, scale_factor=None), batch
     for mode in AGGREGATIONS:
         yield f"that of loss_agg_mode={mode}", replace(settings, aggregation=mode), batch
 
