@@ -15,7 +15,7 @@ from rlstep_hooks.observe.changed_advantages import OPPOSITE
 from rlstep_hooks.observe.changed_inputs import changes, families
 from rlstep_hooks.observe.exchanged_operations import Exchange, exchanges
 from rlstep_hooks.observe.gradient_causes import Arrived
-from rlstep_hooks.observe.input_changes import Change, said, said_of
+from rlstep_hooks.observe.input_changes import MOST_NAMED, Change, said, said_of
 from rlstep_hooks.observe.loss_cases import COARSE, FEWEST_CHANGED, LEAST, Case, Search
 from rlstep_hooks.observe.loss_inputs import ADVANTAGES, inputs_of
 from rlstep_hooks.observe.losses import FITS
@@ -81,16 +81,28 @@ def _of_changed_inputs(cases: Sequence[Case], told: Collection[str]) -> str:
             one = Search(cases, tried=1, solved=1 if wrong > 1 else 0)
             multiplied = one.explains(partial(Case.multiplied, factor=factor), FEWEST_CHANGED)
         if multiplied is None and not found:
-            return _of_exchanges(cases, told, search.tried) or said(solved(families(inputs), cases))
+            exchanged = _exchanged(cases, told, search.tried)
+            return said_of(exchanged, MANY_EXCHANGES) or said(solved(families(inputs), cases))
         best = multiplied or any(everywhere for _, everywhere in found)
         several = [change for change, everywhere in found if everywhere or not best]
         if factor is None or multiplied is None or (best and not multiplied):
-            return said(several)
+            return _said_beside_exchanges(several, partial(_exchanged, cases, told, search.tried))
         return _said_of_multiple(factor, several, alone=not any(_has_other_terms(case) for case in cases))
 
 
-def _of_exchanges(cases: Sequence[Case], told: Collection[str], tried: int) -> str:
-    """The operations of the formula that are exchanged for others where all losses are so, in words that follow "the loss is".
+MANY_EXCHANGES = "a formula with another operation: more than one known mistake in it gives the same"
+
+
+def _said_beside_exchanges(changed: list[Change], exchanged: Callable[[], list[str]]) -> str:
+    """What losses are that these changes explain: where an input has so little say that many do, it may be the formula."""
+    if len({change.what for change in changed}) < MOST_NAMED:
+        return said(changed)
+    of_formula = said_of(exchanged(), MANY_EXCHANGES)
+    return f"{said(changed)}, or {of_formula}" if of_formula else said(changed)
+
+
+def _exchanged(cases: Sequence[Case], told: Collection[str], tried: int) -> list[str]:
+    """The operations of the formula that are exchanged for others where all losses are so, in words that follow "the loss is that of".
 
     Args:
         cases: The micro-batches.
@@ -109,9 +121,7 @@ def _of_exchanges(cases: Sequence[Case], told: Collection[str], tried: int) -> s
     best = any(found.values())
     whats = [what for what, everywhere in found.items() if everywhere or not best]
     before = [what for what in whats if f"that of {what}" in told]
-    return said_of(
-        before or whats, "a formula with another operation: more than one known mistake in it gives the same"
-    )
+    return before or whats
 
 
 def _is_common_multiple(cases: Sequence[Case], exchange: Exchange) -> bool:

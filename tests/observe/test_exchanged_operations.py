@@ -5,6 +5,7 @@ What a trainer computes is written here a second time, in float32 and without th
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,11 +15,11 @@ torch = pytest.importorskip("torch")
 from rlstep_hooks.observe import loss_causes  # noqa: E402 - torch may be missing
 from rlstep_hooks.observe.exchanged_operations import evaluated, exchanges  # noqa: E402
 from rlstep_hooks.observe.loss_causes import Compared  # noqa: E402
-from rlstep_hooks.observe.losses import LossBatch  # noqa: E402
+from rlstep_hooks.observe.losses import LossBatch, Term  # noqa: E402
 from tests.observe.test_changed_inputs import EPSILON, KL, MicroBatch, critic, likes, policy  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 SEEDS = 2
 
@@ -163,6 +164,27 @@ def test_where_an_input_that_is_changed_gives_the_same_it_is_said_alone() -> Non
         "reference log-probs that are all 0": {"behind": lambda reference, new: -new},
     }.items():
         assert likes([compared(batch, **mistake)]) == [f"that of {what}"]
+
+
+def test_an_input_that_has_no_say_is_not_blamed_alone() -> None:
+    """With bounds of a clip that are exchanged all ratios are one number, whatever the old log-probs are."""
+
+    def terms(_: None, batch: LossBatch) -> Iterator[Term]:
+        given = batch.tensors
+        ratio = (given["log_probs"] - given["old"]).exp().clamp(0.8, 1.2)
+        yield Term(-ratio * given["advantages"] * given["log_probs"], "token-mean")
+
+    formula = replace(policy(), terms=terms)
+    batch = MicroBatch(torch.Generator().manual_seed(0), 8)
+    given = compared(batch).batch
+    parts = -batch.given["advantages"] * batch.given["log_probs"] * 0.8
+    loss = float((parts * batch.mask).sum() / batch.mask.sum())
+    # Ratios of old log-probs that are 0, or likely, are below the bound at each token.
+    (like,) = likes([Compared(formula, given, loss, formula.compare(given, loss, microbatches=1))])
+    assert "old log-probs that are all 0" in like
+    assert like.endswith(
+        "or that of a formula with another operation: more than one known mistake in it gives the same"
+    )
 
 
 def test_one_large_mini_batch_tells_an_exchange_by_itself() -> None:
