@@ -176,13 +176,17 @@ class Compared:
     """B * T numbers, what arrived at the leaf of the formula; None where it was not followed."""
 
     @property
-    def gradient_like(self) -> str:
-        """What a gradient is that is not the documented one, of a loss that is, in words that follow "its gradient is"."""
+    def teaches_otherwise(self) -> bool:
+        """Whether the gradient is known not to be the documented one, of a loss that is."""
         gap = self.numbers.gradient_gap
-        if self.gradient is None or gap is None or gap <= FITS or self.gradient.numel() != self.batch.mask.numel():
+        return self.numbers.loss_is_documented and self.gradient is not None and gap is not None and gap > FITS
+
+    def gradient_like(self) -> str:
+        """What such a gradient is, in words that follow "its gradient is"."""
+        count = self.batch.mask.numel()
+        if self.gradient is None or self.gradient.numel() != count or count > LARGE:
             return ""
-        arrived = Arrived(self.formula, self.batch, self.gradient)
-        return "" if self.batch.mask.numel() > LARGE else name_of(arrived.like)
+        return name_of(Arrived(self.formula, self.batch, self.gradient).like)
 
 
 def named_together(compared: Sequence[Compared], told: list[str]) -> list[LossNumbers]:
@@ -203,11 +207,14 @@ def named_together(compared: Sequence[Compared], told: list[str]) -> list[LossNu
         doubtful = wrong if together else doubtful
         together = together or _of_these(compared, doubtful, told)
         told += [together] if together and together not in told else []
+    likes = [named(each.numbers.loss_like, together) if of else "" for of, each in zip(doubtful, compared, strict=True)]
+    # The first wrong gradient alone, as it takes a while and the first one is shown.
+    first = next((place for place, each in enumerate(compared) if each.teaches_otherwise), None)
+    if first is not None:
+        likes[first] = compared[first].gradient_like()
     return [
-        msgspec.structs.replace(each.numbers, loss_like=like)
-        if (like := named(each.numbers.loss_like, together) if of else each.gradient_like)
-        else each.numbers
-        for of, each in zip(doubtful, compared, strict=True)
+        msgspec.structs.replace(each.numbers, loss_like=like) if like else each.numbers
+        for like, each in zip(likes, compared, strict=True)
     ]
 
 
