@@ -37,7 +37,7 @@ FIRST = (
     (OBSERVE + "fingerprint", "WeightSums.take"),
     (OBSERVE + "engine", "EngineRecord._see_loaded"),
     (OBSERVE + "engine", "sampling_asked"),
-    (OBSERVE + "models_beside", "ModelRecord.look"),
+    (OBSERVE + "models_beside", "ModelRecord.begins"),
     (OBSERVE + "carried", "CarriedSamples.asked"),
     (OBSERVE + "carried", "CarriedSamples.called"),
     (OBSERVE + "carried", "CarriedSamples.made"),
