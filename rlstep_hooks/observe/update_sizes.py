@@ -21,8 +21,20 @@ class UpdateSizes:
     samples: float | None
 
 
+@dataclass(frozen=True)
+class DividedPart:
+    """Micro-batches that share divisors, by places that are the same on all processes, also where one of them made fewer updates."""
+
+    update: int
+    """The update, among those of the role."""
+    rollout: int
+    """How many rollouts the role trained before this one."""
+    part: int
+    """Which part of the rollout it is, in the order in which they are trained."""
+
+
 def divisor_fields(
-    divided_by: frozenset[Divisor], *, given: UpdateSizes, own: UpdateSizes, update: int
+    divided_by: frozenset[Divisor], *, given: UpdateSizes, own: UpdateSizes, of: DividedPart
 ) -> dict[str, Any]:
     """The fields of `LossNumbers` that say what a loss was divided by.
 
@@ -30,7 +42,7 @@ def divisor_fields(
         divided_by: What the loss is divided by.
         given: What it was given as the sizes of the update on all processes.
         own: The sizes of the update on this process.
-        update: The number of the update among those of its role.
+        of: Which micro-batches these are.
 
     Returns:
         No field where nothing is known that can be joined.
@@ -40,4 +52,5 @@ def divisor_fields(
         fields |= {"divisor_tokens": given.tokens, "own_tokens": round(own.tokens)}
     if "samples" in divided_by and given.samples is not None and own.samples is not None:
         fields |= {"divisor_samples": given.samples, "own_samples": round(own.samples)}
-    return fields | {"divisor_update": update} if fields else {}
+    places = {"divisor_update": of.update, "divisor_rollout": of.rollout, "divisor_part": of.part}
+    return fields | places if fields else {}

@@ -174,6 +174,10 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """Samples of its update on this process that have such a token; None without `divisor_samples`."""
     divisor_update: int | None = None
     """The update, among those of its role, that these four are numbers of; None without them."""
+    divisor_rollout: int | None = None
+    """How many rollouts this role trained before the one whose micro-batches share these divisors; None without them."""
+    divisor_part: int | None = None
+    """Which of the parts of that rollout these micro-batches are, in the order in which they are trained; None without divisors."""
     least_kept_entropy: float | None = None
     """The least entropy of the tokens that are trained for theirs, where the entropies of all processes decide which these are; None
     elsewhere, and where there is no such token."""

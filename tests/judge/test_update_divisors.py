@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from rlstep_hooks.judge.ranks.update_divisors import MOST_KEPT, UpdateDivisors
@@ -23,6 +24,7 @@ def of_update(
 ) -> Measured:
     """What one process measured of an update."""
     numbers = {f"divisor_{unit}": given, f"own_{unit}": OWN[rank], "divisor_update": update}
+    numbers |= {"divisor_rollout": update // 2, "divisor_part": update % 2}
     values = (
         MicroBatchValues(index=10 * update + place, tokens=1, role=role, **numbers)  # type: ignore[arg-type]
         for place in range(microbatches)
@@ -81,6 +83,20 @@ def test_what_comes_of_an_update_after_the_others_is_compared_too() -> None:
     divisors.take(1, of_update(1, 80.0))
     (finding,) = divisors.take(0, of_update(0, 30.0))
     assert finding.where.rank == 0
+
+
+def test_a_rank_that_made_fewer_updates_is_joined_by_the_part_of_the_rollout() -> None:
+    divisors = UpdateDivisors(2)
+    behind = of_update(1, 80.0, 4)
+    (values,) = behind.microbatches
+    divisors.take(0, of_update(0, 80.0, 4))
+    assert (
+        divisors.take(
+            1, msgspec.structs.replace(behind, microbatches=(msgspec.structs.replace(values, divisor_update=3),))
+        )
+        == []
+    )
+    assert divisors.outcome("", ended=True).checks == 2
 
 
 def test_few_updates_are_kept() -> None:

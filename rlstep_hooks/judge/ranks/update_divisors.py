@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 
 from rlstep_hooks.judge.outcome import RuleOutcome
 from rlstep_hooks.judge.ranks.divisors import Divisors, mistake_in
@@ -20,8 +20,16 @@ MOST_KEPT = 256
 """Updates whose micro-batches may still come from some process; beyond that the oldest is given up."""
 
 _Unit: TypeAlias = Literal["tokens", "samples"]
-_Key: TypeAlias = "tuple[Role, int, _Unit]"
-"""The role, the update among those of the role, and what is counted."""
+_Key: TypeAlias = "tuple[Role, int, int, _Unit]"
+"""The role, the rollout and its part whose micro-batches share a divisor, and what is counted."""
+
+
+class _Given(NamedTuple):
+    """What one micro-batch was given."""
+
+    rank: int
+    microbatch: MicroBatchValues
+    number: float
 
 
 @dataclass
@@ -30,8 +38,8 @@ class _Update:
 
     own: dict[int, int] = field(default_factory=dict)
     """How many tokens or samples each process has, by rank."""
-    waiting: list[tuple[int, int, float]] = field(default_factory=list)
-    """Ranks and micro-batches whose losses were given a number that is not compared yet."""
+    waiting: list[_Given] = field(default_factory=list)
+    """What losses were given that is not compared yet."""
 
 
 class UpdateDivisors:
@@ -63,32 +71,34 @@ class UpdateDivisors:
         """
         known = len(self._found)
         for microbatch in event.microbatches:
-            if microbatch.divisor_update is None:
+            rollout, part = microbatch.divisor_rollout, microbatch.divisor_part
+            if rollout is None or part is None:
                 continue
             for unit in get_args(_Unit):
                 given, own = _numbers(microbatch, unit)
                 if given is not None and own is not None:
-                    self._add((microbatch.role, microbatch.divisor_update, unit), rank, microbatch.index, given, own)
+                    self._add((microbatch.role, rollout, part, unit), _Given(rank, microbatch, given), own)
         return self.findings[known:]
 
-    def _add(self, key: _Key, rank: int, microbatch: int, given: float, own: int) -> None:
+    def _add(self, key: _Key, given: _Given, own: int) -> None:
         update = self._updates.setdefault(key, _Update())
-        update.own[rank] = own
-        update.waiting.append((rank, microbatch, given))
+        update.own[given.rank] = own
+        update.waiting.append(given)
         if len(update.own) == self._ranks:
-            for of_rank, index, number in update.waiting:
-                self._compare(key, Divisors(key[2], dict(sorted(update.own.items())), of_rank, number), index)
+            counted = dict(sorted(update.own.items()))
+            for each in update.waiting:
+                self._compare(each, Divisors(key[3], counted, each.rank, each.number))
             update.waiting.clear()
         if len(self._updates) > MOST_KEPT:
             self._missed += len(self._updates.pop(next(iter(self._updates))).waiting)
 
-    def _compare(self, key: _Key, divisors: Divisors, microbatch: int) -> None:
-        role, update, _ = key
+    def _compare(self, given: _Given, divisors: Divisors) -> None:
+        role, update = given.microbatch.role, given.microbatch.divisor_update
         self._checks += 1
         like = mistake_in(divisors)
         if like is not None and (role, like) not in self._found:
-            rollout = rollout_of(self._started, role, update)
-            where = Where(rollout=rollout, update=update, microbatch=microbatch, rank=divisors.rank)
+            rollout = None if update is None else rollout_of(self._started, role, update)
+            where = Where(rollout=rollout, update=update, microbatch=given.microbatch.index, rank=given.rank)
             whose = "the losses" if role == "policy" else "the critic's losses"
             self._found[role, like] = divisors.finding(like, where, whose=whose)
 

@@ -74,7 +74,15 @@ def divisors(ranks: int, microbatches: int = 2) -> list[dict[str, Any]]:
         meter.backward(loss)
         loss.backward()
     meter.send()
-    names = "divisor_tokens", "own_tokens", "divisor_samples", "own_samples", "divisor_update"
+    names = (
+        "divisor_tokens",
+        "own_tokens",
+        "divisor_samples",
+        "own_samples",
+        "divisor_update",
+        "divisor_rollout",
+        "divisor_part",
+    )
     return [{name: getattr(found, name) for name in names} for found in meter.arrived().values()]
 
 
@@ -82,6 +90,7 @@ def test_several_ranks_tell_what_their_losses_were_divided_by() -> None:
     # Two micro-batches of 13 tokens; a critic's loss is a mean over tokens.
     told = {
         "divisor_tokens": 40.0, "own_tokens": 26, "divisor_samples": None, "own_samples": None, "divisor_update": 3,
+        "divisor_rollout": 0, "divisor_part": 0,
     }  # fmt: skip
     assert divisors(ranks=2) == [told, told]
 

@@ -22,7 +22,7 @@ from rlstep_hooks.observe.held_losses import HeldBatch, HeldLosses
 from rlstep_hooks.observe.identity import checksum_of
 from rlstep_hooks.observe.loss_causes import Compared, named_together
 from rlstep_hooks.observe.losses import Formula, LossBatch
-from rlstep_hooks.observe.update_sizes import UpdateSizes, divisor_fields
+from rlstep_hooks.observe.update_sizes import DividedPart, UpdateSizes, divisor_fields
 from rlstep_hooks.systems.openrlhf.observe.entropies import Computed, computed_by, gradient_gap
 from rlstep_hooks.systems.openrlhf.observe.loss import policy_formula, read_settings
 from rlstep_hooks.systems.openrlhf.observe.value_loss import read_value_settings, value_formula
@@ -49,8 +49,8 @@ class _Held(HeldBatch):
 
     window: tuple[int, int]
     """Pass and update of the rollout that it belongs to, in dynamic batches the update of the run."""
-    update: int
-    """The number of the update in the run."""
+    part: DividedPart
+    """Which micro-batches have the divisors of this one."""
     window_size: int
     """Micro-batches that the loss is divided by besides: those of an update, and one in dynamic batches."""
     formula: Formula[Any]
@@ -152,6 +152,7 @@ class LossMeter(HeldLosses[_Held]):
         # Dynamic batches say themselves how many belong to an update (replay_buffer.py:106-177).
         window = (-1, self._update) if dynamic else (self._pass, self._step // self._accumulation)
         self._of_update[window] += 1
+        part = DividedPart(self._update, self.rollout, [*self._of_update].index(window))
         if not self.takes(mask.numel()):
             return
         tensors, formula, whole = self._policy(given) if self._role == "policy" else self._values(given)
@@ -162,7 +163,7 @@ class LossMeter(HeldLosses[_Held]):
         held = _Held(
             index=index,
             window=window,
-            update=self._update,
+            part=part,
             window_size=1 if dynamic else self._accumulation,
             formula=formula,
             whole=whole,
@@ -361,7 +362,7 @@ class _Arrived(msgspec.Struct):
         if self.own is None:
             return {}
         divided_by = self.held.formula.divided_by(self.given)
-        return divisor_fields(divided_by, given=self.said, own=self.own, update=self.held.update)
+        return divisor_fields(divided_by, given=self.said, own=self.own, of=self.held.part)
 
     def _inputs_intact(self) -> bool | None:
         """Whether the model was given the tokens of the samples and looked at all of them; None where that is not known."""

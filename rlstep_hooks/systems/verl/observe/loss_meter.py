@@ -19,7 +19,7 @@ from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.held_losses import HeldBatch, HeldLosses
 from rlstep_hooks.observe.loss_causes import Compared, named_together
 from rlstep_hooks.observe.losses import LOST, LossBatch, LossNumbers
-from rlstep_hooks.observe.update_sizes import UpdateSizes, divisor_fields
+from rlstep_hooks.observe.update_sizes import DividedPart, UpdateSizes, divisor_fields
 from rlstep_hooks.systems.verl.observe.samples import rows_of
 
 if TYPE_CHECKING:
@@ -95,11 +95,11 @@ class _Update:
     """An update, known by identity: what its micro-batches on this process have together, whatever verl says of it.
 
     Args:
-        number: Its number among those of its role.
+        of: Which of the role's updates it is.
     """
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, of: DividedPart) -> None:
+        self.of = of
         self.microbatches = 0
         self.samples: float | None = 0.0
         self.tokens: float | None = 0.0
@@ -154,7 +154,7 @@ class LossMeter(HeldLosses[_Held]):
         self.reason = ""
         """Why losses are not compared, where they are not."""
         self._settings: Any = None
-        self._update = _Update(0)
+        self._update = _Update(DividedPart(0, 0, 0))
         self._held: _Held | None = None
         self._factors: DeferredValues[int] = DeferredValues()
         self._beside: DeferredValues[int] = DeferredValues()
@@ -162,7 +162,13 @@ class LossMeter(HeldLosses[_Held]):
 
     def next_update(self) -> None:
         """The model was updated, or its update left out."""
-        self._update = _Update(self._update.number + 1)
+        of = self._update.of
+        self._update = _Update(DividedPart(of.update + 1, of.rollout, of.part + 1))
+
+    def next_rollout(self) -> None:
+        """The updates on a rollout begin."""
+        super().next_rollout()
+        self._update = _Update(DividedPart(self._update.of.update, self.rollout, 0))
 
     def begin(self, index: int, data: Any, loss_function: Any, ranks: int) -> None:
         """Take what a micro-batch is about to be trained with, while it is on the CPU.
@@ -340,7 +346,7 @@ def _divisors(held: _Held, divided_by: frozenset[Divisor]) -> dict[str, Any]:
     if held.ranks == 1:
         return {}
     given, own = UpdateSizes(held.tokens, None), UpdateSizes(held.update.tokens, None)
-    return divisor_fields(divided_by, given=given, own=own, update=held.update.number)
+    return divisor_fields(divided_by, given=given, own=own, of=held.update.of)
 
 
 def _of_said_size(held: _Held, batch: LossBatch) -> tuple[str, LossBatch] | None:
