@@ -10,22 +10,32 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.launch.python_flow import Flow, Held
+from rlstep_hooks.launch.python_order import FUNCTIONS
 from rlstep_hooks.launch.python_source import is_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    from rlstep_hooks.launch.python_flow import How
 
 _READING = frozenset((
     "copy", "count", "get", "index", "items", "keys", "values", "endswith", "format", "join", "lower", "lstrip", "replace", "rstrip",
     "split", "splitlines", "startswith", "strip", "title", "upper",
 ))  # fmt: skip
 """Methods of dicts, lists and texts that change nothing."""
+_SHARING = frozenset(("copy", "items", "values"))
+"""Those of them whose result has the parts of the thing."""
+_TAKING = frozenset(("pop", "setdefault"))
+"""Methods that change a thing and give back a part of it."""
 _READERS = frozenset((
     "abs", "all", "any", "bool", "deepcopy", "dict", "enumerate", "field", "filter", "float", "frozenset", "id", "int", "isinstance",
     "iter", "len", "list", "map", "max", "min", "pformat", "pprint", "print", "repr", "reversed", "round", "set", "sorted", "str",
     "sum", "tuple", "type", "vars", "zip",
 ))  # fmt: skip
 """Functions that do not change what they are given."""
+_SETTING = frozenset(("setattr", "delattr"))
+"""Functions that change an attribute of the first thing that they are given."""
 _OMEGACONF_UPDATE = "OmegaConf.update"
 _DEEPEST = 8
 """Functions within each other up to which what is done to a thing is followed."""
@@ -50,6 +60,12 @@ class Change(msgspec.Struct, frozen=True):
     """What is set there; None where that is not written out."""
     whole: ast.expr | None = None
     """The mapping all pairs of which are added (`kw.update(more)`); None for a change of another kind."""
+    of_part: bool = False
+    """Whether what is changed may be a part of what the thing contains: another thing that has the same part sees that."""
+    guessed: bool = False
+    """Whether a function that the file and those beside it do not have is given the thing, and may change it."""
+    by_holder: bool = False
+    """Whether it is another name that changes the thing, somewhere after `node` has made it hold the thing."""
 
     @property
     def line(self) -> int:
@@ -82,14 +98,26 @@ class Changes:
         self._above = above
         self._elsewhere = elsewhere
         self._found: dict[str, list[Change]] = {}
-        self._in_functions: dict[tuple[ast.AST, str, int], list[Change]] = {}
+        self._in_functions: dict[tuple[ast.AST | None, str, int], list[Change]] = {}
+        self._flow = Flow(tree, above)
         self._loads: dict[str, list[ast.Name]] = {}
         self._functions: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
+        self._bound: dict[str, set[ast.AST]] = {}
+        """Names with the functions that bind them."""
         for node in ast.walk(tree):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 self._loads.setdefault(node.id, []).append(node)
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 self._functions.setdefault(node.name, []).append(node)
+            elif isinstance(node, ast.ClassDef):  # what a class is given, its `__init__` gets
+                starts = [
+                    each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"
+                ]
+                self._functions.setdefault(node.name, []).extend(starts)
+            if isinstance(node, ast.arg) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)):
+                name, owner = node.arg if isinstance(node, ast.arg) else node.id, self._function(node)
+                if owner is not None:
+                    self._bound.setdefault(name, set()).add(owner)
 
     def of(self, name: str) -> list[Change]:
         """The changes of what a name contains, in the order of their lines."""
@@ -101,10 +129,18 @@ class Changes:
         """The changes that one function makes of what a name contains."""
         return sorted(self._of(name, function, 0), key=lambda change: change.line)
 
+    def is_seen_later(self, change: Change, use: ast.expr) -> bool:
+        """Whether what is made of a thing where it is used shows a change that comes after: `out["a"] = inner; inner["n"] = 8`."""
+        if change.of_part:  # a copy has the same parts
+            return not isinstance(self._above.get(use), ast.Subscript | ast.Attribute)
+        return self._flow.keeps(use)
+
     def _of(self, name: str, within: ast.AST | None, depth: int) -> Iterator[Change]:
         for node in self._loads.get(name, ()):
-            if within is None or is_within(node, within, self._above):
+            if within is None:
                 yield from self._by(node, depth)
+            elif is_within(node, within, self._above):  # who is given back a thing changes it elsewhere
+                yield from (each for each in self._by(node, depth) if is_within(each.node, within, self._above))
 
     def _in_function(self, function: ast.AST, parameter: str, depth: int) -> list[Change]:
         """What a function changes of a parameter; looked up once for each depth, as functions call each other in many ways.
@@ -117,10 +153,40 @@ class Changes:
             self._in_functions[key] = list(dict.fromkeys(self._of(parameter, function, depth)))
         return self._in_functions[key]
 
-    def _by(self, name: ast.Name, depth: int) -> Iterator[Change]:
-        """What one use of a name changes."""
-        outer = self._above[name]
-        if isinstance(outer, ast.Subscript) and outer.value is name:
+    def _of_holder(self, held: Held, depth: int) -> list[Change]:
+        """The changes of another name that holds a thing by which the thing is changed too."""
+        function = self._function(held.at)
+        key = (function, held.name, depth)
+        if key not in self._in_functions:
+            own = self._bound.get(held.name, set())
+            loads = (
+                node
+                for node in self._loads.get(held.name, ())
+                if (own.isdisjoint(self._around(node)) if function is None else function in self._around(node))
+            )
+            found = (change for node in loads for change in self._by(node, depth))
+            self._in_functions[key] = list(dict.fromkeys(found))
+        changes = self._in_functions[key]
+        if held.turns or held.inside:
+            changes = [each for each in changes if not each.guessed and (each.of_part or not held.inside)]
+        return changes
+
+    def _function(self, node: ast.AST) -> ast.AST | None:
+        """The function that a node stands in, or whose parameter it is; None at the top of the file."""
+        return next(self._around(node), None)
+
+    def _around(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The functions that a node stands in, the innermost first."""
+        above = self._above.get(node)
+        while above is not None:
+            if isinstance(above, FUNCTIONS):
+                yield above
+            above = self._above.get(above)
+
+    def _by(self, thing: ast.expr, depth: int) -> Iterator[Change]:
+        """What one use of a thing changes."""
+        outer = self._above[thing]
+        if isinstance(outer, ast.Subscript) and outer.value is thing:
             key = str(outer.slice.value) if isinstance(outer.slice, ast.Constant) else None
             yield from self._by_item(outer, key, depth)
         elif isinstance(outer, ast.Attribute):
@@ -129,10 +195,14 @@ class Changes:
                 yield from self._by_item(outer, outer.attr, depth)
             elif outer.attr not in _READING:
                 yield from _by_method(call, outer.attr)
-            elif outer.attr == "get" and call.args and isinstance(call.args[0], ast.Constant):
-                yield from self._by_part(call, str(call.args[0].value), depth)
+                if outer.attr in _TAKING:
+                    yield from self._by_part(call, _first(call), depth, below=True)
+            elif outer.attr == "get":
+                yield from self._by_part(call, _first(call), depth, below=True)
+            elif outer.attr in _SHARING:
+                yield from self._by_holders(call, None, depth, how="copy", below=False)
         else:
-            yield from self._by_part(name, None, depth)
+            yield from self._by_part(thing, None, depth, below=False)
 
     def _by_item(self, item: ast.Subscript | ast.Attribute, key: str | None, depth: int) -> Iterator[Change]:
         """`kw["x"] = 1`, `del kw["x"]`, `kw["x"] += 1`, `kw["x"]["y"] = 1`, `kw["x"].append(1)`, `kw.x = 1`."""
@@ -153,19 +223,57 @@ class Changes:
                 whole = tuple(each for each in keys if each is not None)
                 sure = written and len(whole) == len(keys)
                 value = outer.value if written and isinstance(outer, ast.Assign) else None
-                yield Change(outer, key, deeper=whole, below=value) if sure else Change(outer, key)
+                yield Change(outer, key, deeper=whole if sure else (), below=value if sure else None, of_part=True)
             elif not called:
-                yield from self._by_part(inner, key, depth)
+                yield from self._by_part(inner, key, depth, below=True)
+            elif isinstance(inner, ast.Attribute) and isinstance(outer, ast.Call):
+                if inner.attr == "get":
+                    yield from self._by_part(outer, key, depth, below=True)
+                elif inner.attr in _SHARING:
+                    yield from self._by_holders(outer, key, depth, how="copy", below=True)
 
-    def _by_part(self, part: ast.expr, key: str | None, depth: int) -> Iterator[Change]:
-        """What is done to a thing, or to a part of it, that gets a second name, or that a function is given."""
+    def _by_part(self, part: ast.expr, key: str | None, depth: int, *, below: bool) -> Iterator[Change]:
+        """What is done to a thing, or to a part of it, that gets a second name, or that a function is given.
+
+        The arguments are those of `_by_holders`.
+        """
         outer = self._above[part]
         if isinstance(outer, ast.Call | ast.keyword):
-            yield from (Change(each.node, key or each.key) for each in self._by_call(part, outer, depth))
-        elif isinstance(outer, ast.Assign | ast.AnnAssign) and depth < _DEEPEST:
-            for target in outer.targets if isinstance(outer, ast.Assign) else [outer.target]:
-                if isinstance(target, ast.Name) and any(True for _ in self._of(target.id, None, depth + 1)):
-                    yield Change(outer, key)
+            for each in self._by_call(part, outer, depth):
+                of_part = each.of_part or below
+                yield Change(each.node, key or each.key, of_part=of_part, guessed=each.guessed)
+        yield from self._by_holders(part, key, depth, how="itself", below=below)
+
+    def _by_holders(
+        self, part: ast.expr, key: str | None, depth: int, *, how: How, below: bool
+    ) -> Iterator[Change]:
+        """What is done to a thing, or to a part of it, by other names that hold it, or that hold something which it is a part of.
+
+        Args:
+            part: An expression that is the thing, or a part of it.
+            key: The key of the thing that all of the part is below; None where that is not written, and for the thing itself.
+            depth: The names and functions that were followed to it.
+            how: What of the thing, or of its part, the expression is.
+            below: Whether it is a part of the thing.
+        """
+        if depth >= _DEEPEST:
+            return
+        root: ast.AST = part
+        while isinstance(root, ast.Subscript | ast.Attribute | ast.Call):
+            root = root.func if isinstance(root, ast.Call) else root.value
+        for end in self._flow.ends(part, how=how, depth=1 if isinstance(part, ast.Call) else 0):
+            if isinstance(end, Held) and isinstance(root, ast.Name) and root.id == end.name:
+                continue  # what is done by that name is looked at wherever the name is used
+            if isinstance(end, Held):
+                found, at = self._of_holder(end, depth + 1), self._flow.statement(end.at)
+            else:
+                found, at = list(self._by(end.part, depth + 1)), self._flow.statement(end.part)
+                found = [each for each in found if each.of_part or not end.inside]
+            turns = isinstance(end, Held) and end.turns
+            same = not (end.inside or turns or below)
+            for each in found:  # by another name of the thing itself, the same keys are changed
+                of_part = end.inside or turns or below or each.of_part
+                yield Change(at, each.key if same else key, of_part=of_part, guessed=each.guessed, by_holder=True)
 
     def _by_call(self, given: ast.expr, outer: ast.Call | ast.keyword, depth: int) -> Iterator[Change]:
         """`fill(kw)`: changed where the function of that name changes it, or where neither the file nor one beside it has it.
@@ -179,19 +287,33 @@ class Changes:
             return
         called = ast.unparse(call.func).rpartition(".")[2]
         changes = isinstance(call.func, ast.Name) or ast.unparse(call.func) == _OMEGACONF_UPDATE
-        if called in _READERS or called[:1].isupper() or not (changes or called in self._functions):
+        if called in _SETTING:
+            if call.args and given is call.args[0]:
+                name = call.args[1] if len(call.args) > 1 else None
+                yield Change(call, str(name.value) if isinstance(name, ast.Constant) else None)
+            return
+        is_known = called in self._functions
+        if called in _READERS or (called[:1].isupper() and not is_known) or not (changes or is_known):
             return
         functions: list[tuple[ast.FunctionDef | ast.AsyncFunctionDef, Changes]]
         functions = [(function, self) for function in self._functions.get(called, ())]
         other = self._elsewhere(called) if not functions and isinstance(call.func, ast.Name) else None
         functions += [other] if other is not None else []
         if not functions or depth >= _DEEPEST:
-            yield Change(call)
+            yield Change(call, of_part=True, guessed=not functions)
             return
         for function, owner in functions:
             parameter = _parameter(function, call, given)
-            inner = [Change(call)] if parameter is None else owner._in_function(function, parameter, depth + 1)
-            yield from (Change(call, key) for key in dict.fromkeys(each.key for each in inner))
+            whole = [Change(call, of_part=True)]
+            inner = whole if parameter is None else owner._in_function(function, parameter, depth + 1)
+            found = (Change(call, each.key, of_part=each.of_part, guessed=each.guessed) for each in inner)
+            yield from dict.fromkeys(found)
+
+
+def _first(call: ast.Call) -> str | None:
+    """The key that a call is given first; None where it is not written."""
+    first = call.args[0] if call.args else None
+    return str(first.value) if isinstance(first, ast.Constant) else None
 
 
 def _key(item: ast.expr) -> str | None:
@@ -203,8 +325,7 @@ def _key(item: ast.expr) -> str | None:
 
 def _by_method(call: ast.Call, method: str) -> Iterator[Change]:
     """`kw.update(x=1)`, `kw.update({"x": 1})`, `kw.setdefault("x", 1)`, `kw.pop("x")`; any other method may change anything."""
-    first = call.args[0] if call.args else None
-    key = str(first.value) if isinstance(first, ast.Constant) else None
+    first, key = call.args[0] if call.args else None, _first(call)
     if method == "update":
         if isinstance(first, ast.Call) and _is_written_dict(first):  # `kw.update(dict(x=1))`
             for keyword in first.keywords:
@@ -239,7 +360,7 @@ def _parameter(function: ast.FunctionDef | ast.AsyncFunctionDef, call: ast.Call,
         if keyword.value is given:
             return keyword.arg
     places = [*function.args.posonlyargs, *function.args.args]
-    if isinstance(call.func, ast.Attribute) and places and places[0].arg in ("self", "cls"):
-        places = places[1:]
+    if (isinstance(call.func, ast.Attribute) or function.name == "__init__") and places[:1]:
+        places = places[1:] if places[0].arg in ("self", "cls") else places
     at = next((index for index, part in enumerate(call.args) if part is given), len(places))
     return places[at].arg if at < len(places) and not any(isinstance(p, ast.Starred) for p in call.args) else None

@@ -24,6 +24,8 @@ _OPENING = re.compile(r"(^|\.)open\(")
 """A call that opens a file."""
 _MOST = 2_000
 """Statements that are followed of one call."""
+_COPYING = re.compile(r"^(dict|list|sorted|set|tuple)$|(^|\.)(copy|deepcopy)$")
+"""A function or method whose result is no other name's."""
 _SAYING = re.compile(r"print|warnings\.warn|(?:log|logger|logging)\.\w+")
 """Calls that only say something."""
 
@@ -138,8 +140,12 @@ class _Steps:
         match target:
             case ast.Name(id=name):
                 try:
-                    self._names[name] = self._value(value)
+                    found = self._value(value)
+                    self._share(value, found)
+                    self._names[name] = found
                     self._unknown.discard(name)
+                    if isinstance(found, list | dict) and not self._is_new(value):
+                        self._shared.add(name)
                 except NotLiteralError:
                     self._names.pop(name, None)
                     self._unknown.add(name)
@@ -218,7 +224,31 @@ class _Steps:
                 raise NotLiteralError(node)
             self._shared.add(node.id)
             return copy.deepcopy(held)
-        return self._value(node)
+        value = self._value(node)
+        self._share(node, value)
+        return value
+
+    def _share(self, node: ast.expr, value: Any) -> None:
+        """Notes the containers of an expression whose value holds them, or their parts: a change by their names would be seen there."""
+        if isinstance(value, list | dict) and (not self._is_new(node) or any(map(_is_container, _parts_of(value)))):
+            self._shared |= self._containers_in(node)
+
+    def _containers_in(self, node: ast.expr) -> set[str]:
+        names = (each.id for each in ast.walk(node) if isinstance(each, ast.Name))
+        return {name for name in names if _is_container(self._names.get(name))}
+
+    def _is_new(self, node: ast.expr) -> bool:
+        """Whether a container that an expression makes is no other name's, whatever its parts are."""
+        match node:
+            case ast.Name() | ast.Subscript() | ast.Attribute():
+                return False
+            case ast.IfExp(body=body, orelse=other):
+                return self._is_new(body) and self._is_new(other)
+            case ast.BoolOp(values=values):
+                return all(map(self._is_new, values))
+            case ast.Call(func=func):
+                return bool(_COPYING.search(ast.unparse(func))) or not self._containers_in(node)
+        return True
 
     def _value(self, node: ast.expr) -> Any:
         within = {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
@@ -229,6 +259,14 @@ class _Steps:
             raise NotLiteralError(node)
         known = {name: expression_of(self._names[name]) for name in names if name in self._names}
         return self._literal(substituted(node, known))
+
+
+def _is_container(value: Any) -> bool:
+    return isinstance(value, list | dict)
+
+
+def _parts_of(value: list[Any] | dict[Any, Any]) -> list[Any]:
+    return list(value.values()) if isinstance(value, dict) else value
 
 
 def _bound_in(body: Sequence[ast.stmt]) -> Iterator[str]:

@@ -298,6 +298,7 @@ def test_what_the_top_of_a_file_changes_holds_in_the_functions_below(tmp_path: P
         "def change():\n    kw['num_generations'] = 4\nchange()\n",
         "if given():\n    kw.pop('num_generations')\n",
         "def fill(values):\n    values['num_generations'] = 4\nfill(kw)\n",
+        "other = kw\nother['num_generations'] = 4\n",
         "def fill(values):\n    deeper(values)\ndef deeper(given):\n    given['num_generations'] = 4\nfill(kw)\n",
     ],
 )
@@ -316,7 +317,6 @@ def test_a_key_that_only_the_run_sets_is_asked_about(change: str, tmp_path: Path
         "kw.clear()\n",
         "from sizes import fill\nfill(kw)\n",
         "def fill(more, values):\n    values.update(more)\nfill(values=kw, more={})\n",
-        "other = kw\nother['num_generations'] = 4\n",
     ],
 )
 def test_a_mapping_that_the_run_fills_is_asked_about(change: str, tmp_path: Path) -> None:

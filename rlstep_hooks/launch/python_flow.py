@@ -1,0 +1,222 @@
+"""Where a thing of a Python file goes when it is used: which other names hold it, or hold something that it is a part of.
+
+`out["a"] = inner` makes `out` hold what `inner` is: a change of `out["a"]` is one of `inner`. Parsed, never executed.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import msgspec
+
+from rlstep_hooks.launch.python_order import FUNCTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_PARTS_KEPT = frozenset((
+    "ChainMap", "OrderedDict", "copy", "dict", "enumerate", "filter", "frozenset", "iter", "list", "reversed", "set", "sorted", "tuple",
+    "zip",
+))  # fmt: skip
+"""Functions and methods whose result is another thing with the same parts."""
+_PART_TAKEN = frozenset(("next", "max", "min"))
+"""Functions whose result is a part of what they are given, or one of the things themselves."""
+_SAME = frozenset(("vars", "cast", "get", "pop", "setdefault"))
+"""Functions and methods that may give back what they are given."""
+_STORING = frozenset(("add", "append", "appendleft", "extend", "insert", "setdefault", "update"))
+"""Methods of containers that keep what they are given."""
+_COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+_DEEPEST = 12
+"""Expressions and functions up to which a thing is followed."""
+
+
+How: TypeAlias = Literal["itself", "copy", "part"]
+"""What of a thing an expression is: the thing, another one with the same parts, or one that the thing is a part of."""
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A name that holds a thing, or something that it is a part of."""
+
+    name: str
+    at: ast.AST
+    """What binds the name, or puts the thing into what the name holds."""
+    how: How
+    turns: bool = False
+    """Whether the name is that of a loop: it holds a part of the thing, or the thing."""
+
+    @property
+    def inside(self) -> bool:
+        """Whether only changes of parts of what the name holds are changes of the thing."""
+        return self.how != "itself"
+
+
+class Used(msgspec.Struct, frozen=True):
+    """An expression that is a thing, or holds it, of which something is done at once: `get()["size"] = 8`."""
+
+    part: ast.expr
+    how: How
+
+    @property
+    def inside(self) -> bool:
+        """Whether only changes of parts of the expression are changes of the thing."""
+        return self.how != "itself"
+
+
+class Flow:
+    """Where the things of one file go.
+
+    Args:
+        tree: The file.
+        above: Each node of it -> the node that it stands in.
+    """
+
+    def __init__(self, tree: ast.Module, above: Mapping[ast.AST, ast.AST]) -> None:
+        self._above = above
+        self._calls: dict[str, list[ast.Call]] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                self._calls.setdefault(node.func.id, []).append(node)
+
+    def keeps(self, part: ast.expr) -> bool:
+        """Whether something may hold a thing itself after the statement that uses it."""
+        outer = self._above.get(part)
+        return isinstance(outer, ast.Return) or any(
+            isinstance(end, Held) and end.how != "copy" for end in self.ends(part)
+        )
+
+    def statement(self, node: ast.AST) -> ast.AST:
+        """The statement that a node stands in."""
+        while not isinstance(node, ast.stmt) and node in self._above:
+            node = self._above[node]
+        return node
+
+    def ends(self, part: ast.expr, *, how: How = "itself", depth: int = 0) -> Iterator[Held | Used]:
+        """What holds a thing after the expressions that it stands in.
+
+        Args:
+            part: An expression that is the thing.
+            how: What of the thing it is.
+            depth: The expressions and functions that were followed to it.
+        """
+        if depth > _DEEPEST:
+            return
+        outer = self._above.get(part)
+        match outer:
+            case ast.Assign(targets=targets):
+                for target in targets:
+                    yield from self._held_by(target, outer, how=how)
+            case (
+                ast.AnnAssign(target=target)
+                | ast.AugAssign(target=target)
+                | ast.NamedExpr(target=target)
+            ) if part is not target:
+                yield from self._held_by(target, outer, how=_copied(how) if isinstance(outer, ast.AugAssign) else how)
+                if isinstance(outer, ast.NamedExpr):
+                    yield from self.ends(outer, how=how, depth=depth + 1)
+            case ast.Dict(keys=keys, values=values) if part not in keys:
+                unpacked = keys[values.index(part)] is None
+                yield from self.ends(outer, how=_copied(how) if unpacked else _put_in(how), depth=depth + 1)
+            case ast.BinOp() | ast.Starred():
+                yield from self.ends(outer, how=_copied(how), depth=depth + 1)
+            case ast.List() | ast.Tuple() | ast.Set():
+                yield from self.ends(outer, how=_put_in(how), depth=depth + 1)
+            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
+                yield from self.ends(outer, how=_put_in(how), depth=depth + 1)
+            case ast.BoolOp():
+                yield from self.ends(outer, how=how, depth=depth + 1)
+            case ast.IfExp(test=test) if part is not test:
+                yield from self.ends(outer, how=how, depth=depth + 1)
+            case ast.comprehension(target=target, iter=iterable) | ast.For(target=target, iter=iterable) if (
+                part is iterable
+            ):
+                yield from (Held(each, outer, "itself", turns=True) for each in _names(target))
+                if isinstance(outer, ast.comprehension):
+                    yield from self._comprehended(outer, depth)
+            case ast.arguments():
+                yield from self._default_of(outer, part, how=how)
+            case ast.Return():
+                yield from self._results(outer, how=how, depth=depth)
+            case ast.Call(func=ast.Name(id=name)) if part is outer.func and name[:1].isupper():
+                yield from self.ends(outer, how=_copied(how), depth=depth + 1)  # an object has the values of its class
+            case ast.Call(func=func) if part is not func:
+                yield from self._given(outer, part, how=how, depth=depth)
+            case ast.keyword(arg=name):
+                call = self._above[outer]
+                if isinstance(call, ast.Call):
+                    yield from self._given(call, outer, how=_copied(how) if name is None else how, depth=depth)
+            case ast.Subscript(value=of) | ast.Attribute(value=of) if part is of and depth:
+                yield Used(part, how)
+
+    def _comprehended(self, loop: ast.comprehension, depth: int) -> Iterator[Held | Used]:
+        """What holds the result of a comprehension over a thing, which may have its parts: `[each for each in runs]`."""
+        whole = self._above[loop]
+        if isinstance(whole, _COMPREHENSIONS):
+            yield from self.ends(whole, how="copy", depth=depth + 1)
+
+    def _given(self, call: ast.Call, part: ast.expr | ast.keyword, *, how: How, depth: int) -> Iterator[Held | Used]:
+        """What holds a thing that a call is given, or gives back."""
+        called = ast.unparse(call.func).rpartition(".")[2]
+        placed = not isinstance(part, ast.keyword)
+        if called == "setattr" and call.args and part is not call.args[0]:
+            yield from self._held_by(call.args[0], call, how=_put_in(how))
+        if isinstance(call.func, ast.Attribute) and called in _STORING:
+            copies = placed and called in ("extend", "update")
+            yield from self._held_by(call.func.value, call, how=_copied(how) if copies else _put_in(how))
+        if called in _SAME:
+            yield from self.ends(call, how=how, depth=depth + 1)
+        elif called in _PART_TAKEN:
+            yield from self.ends(call, how="itself", depth=depth + 1)
+        elif called in _PARTS_KEPT and placed:
+            yield from self.ends(call, how=_copied(how), depth=depth + 1)
+        elif called in _PARTS_KEPT or called[:1].isupper():
+            yield from self.ends(call, how=_put_in(how), depth=depth + 1)
+
+    def _held_by(self, target: ast.expr, at: ast.AST, *, how: How) -> Iterator[Held]:
+        """The names that hold what a target of an assignment is given."""
+        match target:
+            case ast.Name(id=name):
+                yield Held(name, at, how)
+            case ast.Subscript(value=of) | ast.Attribute(value=of):
+                while isinstance(of, ast.Subscript | ast.Attribute):
+                    of = of.value
+                if isinstance(of, ast.Name):
+                    yield Held(of.id, at, _put_in(how))
+            case ast.Tuple() | ast.List():  # `first, second = inner, other`
+                yield from (Held(each, at, "itself") for each in _names(target))
+
+    def _default_of(self, arguments: ast.arguments, part: ast.expr, *, how: How) -> Iterator[Held]:
+        """The parameter that has a thing as its default: each call that does not give it uses the same one."""
+        placed = [*arguments.posonlyargs, *arguments.args]
+        pairs = [*zip(placed[len(placed) - len(arguments.defaults) :], arguments.defaults, strict=True)]
+        pairs += [
+            (each, value)
+            for each, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+            if value is not None
+        ]
+        yield from (Held(each.arg, arguments, how) for each, value in pairs if value is part)
+
+    def _results(self, back: ast.Return, *, how: How, depth: int) -> Iterator[Held | Used]:
+        """What holds the result of a function that gives a thing back."""
+        above: ast.AST | None = self._above.get(back)
+        while above is not None and not isinstance(above, FUNCTIONS):
+            above = self._above.get(above)
+        for call in self._calls.get(getattr(above, "name", ""), ()):
+            yield from self.ends(call, how=how, depth=depth + 1)
+
+
+def _copied(how: How) -> How:
+    """What of a thing a copy is of an expression that is this of it."""
+    return "copy" if how == "itself" else how
+
+
+def _put_in(how: How) -> How:
+    """What of a thing something is that holds an expression which is this of it; what holds a copy has its parts too."""
+    return "part" if how == "itself" else how
+
+
+def _names(target: ast.expr) -> Iterator[str]:
+    """The names that a target of an assignment or of a loop binds."""
+    for node in ast.walk(target):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id

@@ -1,0 +1,95 @@
+"""Things of a Python file that have several names: a change by one of them is never read past, and Python itself says the value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlstep_hooks.launch.python_file import read_calls
+
+START = "inner = {'n': 4, 'k': 2}\n"
+
+
+def read(tmp_path: Path, text: str) -> object:
+    """The value of `n` that a file is read to give `Config`; None where it is asked about."""
+    (tmp_path / "train.py").write_text(text)
+    calls = read_calls(tmp_path / "train.py")
+    found = calls.settings.get("Config.n")
+    return None if found is None or found.unknown or "Config" in calls.opened else found.value
+
+
+def run(text: str) -> object:
+    """The value that Python gives it."""
+    given: list[Any] = []
+    exec(compile(text, "train.py", "exec"), {"Config": lambda **words: given.append(words["n"]), "__name__": "__main__"})
+    return given[-1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "out = {}\nout['a'] = inner\ninner['n'] = 8\nConfig(n=out['a']['n'])\n",
+        "out = {'a': inner}\ninner['n'] = 8\nConfig(**out['a'])\n",
+        "out = {'a': inner}\nout['a']['n'] = 8\nConfig(**inner)\n",
+        "out = dict(a=inner)\nout['a'].update(n=8)\nConfig(n=inner['n'])\n",
+        "out = {}\nout.update(a=inner)\nout['a']['n'] = 8\nConfig(**inner)\n",
+        "out = {}\nout.setdefault('a', inner)['n'] = 8\nConfig(**inner)\n",
+        "runs = [inner]\nruns[0]['n'] = 8\nConfig(**inner)\n",
+        "runs = []\nruns.append(inner)\nfor each in runs:\n    each['n'] = 8\nConfig(**inner)\n",
+        "runs = {'a': inner}\nfor key, each in runs.items():\n    each.update(n=8)\nConfig(**dict(inner))\n",
+        "for each in (inner,):\n    each['n'] = 8\nConfig(**inner)\n",
+        "[each.update(n=8) for each in [inner]]\nConfig(**inner)\n",
+        "other = inner if inner else {}\nother['n'] = 8\nConfig(**inner)\n",
+        "other = inner or {}\nother['n'] = 8\nConfig(**inner)\n",
+        "first, second = inner, 3\nfirst['n'] = 8\nConfig(**inner)\n",
+        "def fill(kw=inner):\n    kw['n'] = 8\nfill()\nConfig(**inner)\n",
+        "def get():\n    return inner\nget()['n'] = 8\nConfig(**inner)\n",
+        "def get():\n    return inner\nsame = get()\nsame['n'] = 8\nConfig(**inner)\n",
+        "class Holder:\n    def __init__(self, kw):\n        kw['n'] = 8\nHolder(inner)\nConfig(**inner)\n",
+        "class Holder:\n    pass\nheld = Holder()\nheld.kw = inner\nheld.kw['n'] = 8\nConfig(**inner)\n",
+        "class Sizes:\n    kw = {'n': 4}\nsizes = Sizes()\nsizes.kw['n'] = 8\nConfig(n=Sizes.kw['n'])\n",
+        "class Sizes:\n    n = 4\nsizes = Sizes()\nall_of = {'a': sizes}\nsetattr(all_of['a'], 'n', 8)\nConfig(n=sizes.n)\n",
+        "out = {'a': inner}\nmore = dict(out)\nmore['a']['n'] = 8\nConfig(**inner)\n",
+        "out = {'a': inner}\nmore = {**out}\nout['a']['n'] = 8\nConfig(n=more['a']['n'])\n",
+    ],
+)
+def test_a_change_by_another_name_is_not_read_past(tmp_path: Path, text: str) -> None:
+    assert run(START + text) == 8
+    assert read(tmp_path, START + text) in (None, 8)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "out = {'a': inner}\nConfig(n=out['a']['n'])\n",
+        "out = {'a': inner}\nout['b'] = 8\nConfig(**inner)\n",
+        "other = dict(inner)\nother['n'] = 8\nConfig(**inner)\n",
+        "other = {**inner, 'n': 8}\nother['n'] = 9\nConfig(**inner)\n",
+        "import copy\nother = copy.deepcopy(inner)\nother['n'] = 8\nConfig(**inner)\n",
+        "other = dict(inner)\ninner['n'] = 8\nConfig(**other)\n",
+        "Config(**inner)\ninner['n'] = 8\n",
+        "for key, value in inner.items():\n    print(key, value)\nConfig(**inner)\n",
+        "runs = [inner]\nruns.append(3)\nConfig(**inner)\n",
+    ],
+)
+def test_what_no_other_name_changes_is_read(tmp_path: Path, text: str) -> None:
+    assert run(START + text) == read(tmp_path, START + text) == 4
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "out = {'a': {'n': 4}}\n    one = out['a']\n    one['n'] = 8\n    return out['a']['n']",
+        "one = {'n': 4}\n    out = {'a': one}\n    one['n'] = 8\n    return out['a']['n']",
+        "one = {'n': 4}\n    out = []\n    out.append({'a': one})\n    one['n'] = 8\n    return out[0]['a']['n']",
+        "one = {'n': 4}\n    two = one or {}\n    two['n'] = 8\n    return one['n']",
+        "one = {'n': 4}\n    two = one if one else {}\n    two['n'] = 8\n    return one['n']",
+    ],
+)
+def test_a_function_that_changes_a_thing_by_another_name(tmp_path: Path, body: str) -> None:
+    for more in ("", "for each in [1]:\n        print(each)\n    "):  # with a loop, the function is followed step by step
+        text = f"def size():\n    {more}{body}\nConfig(n=size())\n"
+        assert run(text) == 8
+        assert read(tmp_path, text) in (None, 8)
