@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.launch.python_flow import Flow, Held
+from rlstep_hooks.launch.python_flow import Flow, Held, key_of
 from rlstep_hooks.launch.python_order import FUNCTIONS
 from rlstep_hooks.launch.python_source import is_within
 
@@ -166,10 +166,11 @@ class Changes:
             )
             found = (change for node in loads for change in self._by(node, depth))
             self._in_functions[key] = list(dict.fromkeys(found))
-        changes = self._in_functions[key]
+        # What puts the thing there is no change of it.
+        changes = [each for each in self._in_functions[key] if each.node is not held.at]
         if held.turns or held.inside:
             changes = [each for each in changes if not each.guessed and (each.of_part or not held.inside)]
-        return changes
+        return [each for each in changes if held.key is None or each.key in (None, "__dict__", held.key)]
 
     def _function(self, node: ast.AST) -> ast.AST | None:
         """The function that a node stands in, or whose parameter it is; None at the top of the file."""
@@ -216,7 +217,7 @@ class Changes:
             keys: list[str | None] = []
             while isinstance(outer, ast.Subscript | ast.Attribute) and outer.value is inner:
                 inner, outer = outer, self._above[outer]
-                keys.append(_key(inner))
+                keys.append(key_of(inner))
             written = isinstance(inner, ast.Subscript | ast.Attribute) and not isinstance(inner.ctx, ast.Load)
             called = isinstance(inner, ast.Attribute) and isinstance(outer, ast.Call) and outer.func is inner
             if written or (called and isinstance(inner, ast.Attribute) and inner.attr not in _READING):
@@ -314,13 +315,6 @@ def _first(call: ast.Call) -> str | None:
     """The key that a call is given first; None where it is not written."""
     first = call.args[0] if call.args else None
     return str(first.value) if isinstance(first, ast.Constant) else None
-
-
-def _key(item: ast.expr) -> str | None:
-    """The key that a part of a thing is; None where it is not written."""
-    if isinstance(item, ast.Subscript):
-        return str(item.slice.value) if isinstance(item.slice, ast.Constant) else None
-    return item.attr if isinstance(item, ast.Attribute) else None
 
 
 def _by_method(call: ast.Call, method: str) -> Iterator[Change]:

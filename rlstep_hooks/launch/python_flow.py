@@ -42,6 +42,8 @@ class Held(msgspec.Struct, frozen=True):
     at: ast.AST
     """What binds the name, or puts the thing into what the name holds."""
     how: How
+    key: str | None = None
+    """The key, or the attribute, of what the name holds by which the thing is reached; None where it may be any."""
     turns: bool = False
     """Whether the name is that of a loop: it holds a part of the thing, or the thing."""
 
@@ -73,6 +75,7 @@ class Flow:
 
     def __init__(self, tree: ast.Module, above: Mapping[ast.AST, ast.AST]) -> None:
         self._above = above
+        self._classes = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
         self._calls: dict[str, list[ast.Call]] = {}
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
@@ -91,12 +94,13 @@ class Flow:
             node = self._above[node]
         return node
 
-    def ends(self, part: ast.expr, *, how: How = "itself", depth: int = 0) -> Iterator[Held | Used]:
+    def ends(self, part: ast.expr, *, how: How = "itself", key: str | None = None, depth: int = 0) -> Iterator[Held | Used]:
         """What holds a thing after the expressions that it stands in.
 
         Args:
             part: An expression that is the thing.
             how: What of the thing it is.
+            key: The key of the expression by which the thing is reached; None where it may be any, and for the thing itself.
             depth: The expressions and functions that were followed to it.
         """
         if depth > _DEEPEST:
@@ -105,28 +109,32 @@ class Flow:
         match outer:
             case ast.Assign(targets=targets):
                 for target in targets:
-                    yield from self._held_by(target, outer, how=how)
+                    yield from self._held_by(target, outer, how=how, key=key)
             case (
                 ast.AnnAssign(target=target)
                 | ast.AugAssign(target=target)
                 | ast.NamedExpr(target=target)
             ) if part is not target:
-                yield from self._held_by(target, outer, how=_copied(how) if isinstance(outer, ast.AugAssign) else how)
+                yield from self._held_by(target, outer, how=_copied(how) if isinstance(outer, ast.AugAssign) else how, key=key)
                 if isinstance(outer, ast.NamedExpr):
-                    yield from self.ends(outer, how=how, depth=depth + 1)
+                    yield from self.ends(outer, how=how, key=key, depth=depth + 1)
             case ast.Dict(keys=keys, values=values) if part not in keys:
-                unpacked = keys[values.index(part)] is None
-                yield from self.ends(outer, how=_copied(how) if unpacked else _put_in(how), depth=depth + 1)
-            case ast.BinOp() | ast.Starred():
-                yield from self.ends(outer, how=_copied(how), depth=depth + 1)
+                name = keys[values.index(part)]
+                if name is None:
+                    yield from self.ends(outer, how=_copied(how), key=key, depth=depth + 1)
+                else:
+                    own = str(name.value) if isinstance(name, ast.Constant) else None
+                    yield from self.ends(outer, how=_put_in(how), key=own, depth=depth + 1)
+            case ast.BinOp(op=ast.Add() | ast.BitOr()) | ast.Starred():
+                yield from self.ends(outer, how=_copied(how), key=key, depth=depth + 1)
             case ast.List() | ast.Tuple() | ast.Set():
                 yield from self.ends(outer, how=_put_in(how), depth=depth + 1)
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
                 yield from self.ends(outer, how=_put_in(how), depth=depth + 1)
             case ast.BoolOp():
-                yield from self.ends(outer, how=how, depth=depth + 1)
+                yield from self.ends(outer, how=how, key=key, depth=depth + 1)
             case ast.IfExp(test=test) if part is not test:
-                yield from self.ends(outer, how=how, depth=depth + 1)
+                yield from self.ends(outer, how=how, key=key, depth=depth + 1)
             case ast.comprehension(target=target, iter=iterable) | ast.For(target=target, iter=iterable) if (
                 part is iterable
             ):
@@ -134,17 +142,17 @@ class Flow:
                 if isinstance(outer, ast.comprehension):
                     yield from self._comprehended(outer, depth)
             case ast.arguments():
-                yield from self._default_of(outer, part, how=how)
+                yield from self._default_of(outer, part, how=how, key=key)
             case ast.Return():
-                yield from self._results(outer, how=how, depth=depth)
+                yield from self._results(outer, how=how, key=key, depth=depth)
             case ast.Call(func=ast.Name(id=name)) if part is outer.func and name[:1].isupper():
                 yield from self.ends(outer, how=_copied(how), depth=depth + 1)  # an object has the values of its class
             case ast.Call(func=func) if part is not func:
-                yield from self._given(outer, part, how=how, depth=depth)
+                yield from self._given(outer, part, how=how, key=key, depth=depth)
             case ast.keyword(arg=name):
                 call = self._above[outer]
                 if isinstance(call, ast.Call):
-                    yield from self._given(call, outer, how=_copied(how) if name is None else how, depth=depth)
+                    yield from self._given(call, outer, how=_copied(how) if name is None else how, key=key, depth=depth)
             case ast.Subscript(value=of) | ast.Attribute(value=of) if part is of and depth:
                 yield Used(part, how)
 
@@ -154,38 +162,45 @@ class Flow:
         if isinstance(whole, _COMPREHENSIONS):
             yield from self.ends(whole, how="copy", depth=depth + 1)
 
-    def _given(self, call: ast.Call, part: ast.expr | ast.keyword, *, how: How, depth: int) -> Iterator[Held | Used]:
+    def _given(self, call: ast.Call, part: ast.expr | ast.keyword, *, how: How, key: str | None, depth: int) -> Iterator[Held | Used]:
         """What holds a thing that a call is given, or gives back."""
         called = ast.unparse(call.func).rpartition(".")[2]
         placed = not isinstance(part, ast.keyword)
         if called == "setattr" and call.args and part is not call.args[0]:
-            yield from self._held_by(call.args[0], call, how=_put_in(how))
+            name = call.args[1] if len(call.args) > 1 else None
+            own = str(name.value) if isinstance(name, ast.Constant) else None
+            yield from self._held_by(call.args[0], call, how=_put_in(how), key=own)
         if isinstance(call.func, ast.Attribute) and called in _STORING:
             copies = placed and called in ("extend", "update")
-            yield from self._held_by(call.func.value, call, how=_copied(how) if copies else _put_in(how))
+            own = key if copies else part.arg if isinstance(part, ast.keyword) else None
+            yield from self._held_by(call.func.value, call, how=_copied(how) if copies else _put_in(how), key=own)
         if called in _SAME:
-            yield from self.ends(call, how=how, depth=depth + 1)
+            yield from self.ends(call, how=how, key=key, depth=depth + 1)
         elif called in _PART_TAKEN:
             yield from self.ends(call, how="itself", depth=depth + 1)
         elif called in _PARTS_KEPT and placed:
-            yield from self.ends(call, how=_copied(how), depth=depth + 1)
-        elif called in _PARTS_KEPT or called[:1].isupper():
+            yield from self.ends(call, how=_copied(how), key=key, depth=depth + 1)
+        elif called in self._classes:
             yield from self.ends(call, how=_put_in(how), depth=depth + 1)
+        elif isinstance(part, ast.keyword) and (called in _PARTS_KEPT or called[:1].isupper()):
+            # An object of a class that is not here has what it is given under the name of the keyword.
+            yield from self.ends(call, how=_put_in(how), key=part.arg, depth=depth + 1)
 
-    def _held_by(self, target: ast.expr, at: ast.AST, *, how: How) -> Iterator[Held]:
+    def _held_by(self, target: ast.expr, at: ast.AST, *, how: How, key: str | None) -> Iterator[Held]:
         """The names that hold what a target of an assignment is given."""
         match target:
             case ast.Name(id=name):
-                yield Held(name, at, how)
+                yield Held(name, at, how, key)
             case ast.Subscript(value=of) | ast.Attribute(value=of):
+                held = target
                 while isinstance(of, ast.Subscript | ast.Attribute):
-                    of = of.value
+                    held, of = of, of.value
                 if isinstance(of, ast.Name):
-                    yield Held(of.id, at, _put_in(how))
+                    yield Held(of.id, at, _put_in(how), key_of(held))
             case ast.Tuple() | ast.List():  # `first, second = inner, other`
                 yield from (Held(each, at, "itself") for each in _names(target))
 
-    def _default_of(self, arguments: ast.arguments, part: ast.expr, *, how: How) -> Iterator[Held]:
+    def _default_of(self, arguments: ast.arguments, part: ast.expr, *, how: How, key: str | None) -> Iterator[Held]:
         """The parameter that has a thing as its default: each call that does not give it uses the same one."""
         placed = [*arguments.posonlyargs, *arguments.args]
         pairs = [*zip(placed[len(placed) - len(arguments.defaults) :], arguments.defaults, strict=True)]
@@ -194,15 +209,22 @@ class Flow:
             for each, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
             if value is not None
         ]
-        yield from (Held(each.arg, arguments, how) for each, value in pairs if value is part)
+        yield from (Held(each.arg, arguments, how, key) for each, value in pairs if value is part)
 
-    def _results(self, back: ast.Return, *, how: How, depth: int) -> Iterator[Held | Used]:
+    def _results(self, back: ast.Return, *, how: How, key: str | None, depth: int) -> Iterator[Held | Used]:
         """What holds the result of a function that gives a thing back."""
         above: ast.AST | None = self._above.get(back)
         while above is not None and not isinstance(above, FUNCTIONS):
             above = self._above.get(above)
         for call in self._calls.get(getattr(above, "name", ""), ()):
-            yield from self.ends(call, how=how, depth=depth + 1)
+            yield from self.ends(call, how=how, key=key, depth=depth + 1)
+
+
+def key_of(item: ast.expr) -> str | None:
+    """The key, or the attribute, of a part of a thing; None where it is not written."""
+    if isinstance(item, ast.Subscript):
+        return str(item.slice.value) if isinstance(item.slice, ast.Constant) else None
+    return item.attr if isinstance(item, ast.Attribute) else None
 
 
 def _copied(how: How) -> How:
