@@ -64,8 +64,9 @@ class Change(msgspec.Struct, frozen=True):
     """Whether what is changed may be a part of what the thing contains: another thing that has the same part sees that."""
     guessed: bool = False
     """Whether a function that the file and those beside it do not have is given the thing, and may change it."""
-    by_holder: bool = False
-    """Whether it is another name that changes the thing, somewhere after `node` has made it hold the thing."""
+    holder: str | None = None
+    """The name by which the thing is changed, somewhere after `node` has made it hold the thing; empty where it has none there, and
+    None where the thing is changed by its own name."""
 
     @property
     def line(self) -> int:
@@ -110,9 +111,7 @@ class Changes:
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 self._functions.setdefault(node.name, []).append(node)
             elif isinstance(node, ast.ClassDef):  # what a class is given, its `__init__` gets
-                starts = [
-                    each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"
-                ]
+                starts = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
                 self._functions.setdefault(node.name, []).extend(starts)
             if isinstance(node, ast.arg) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)):
                 name, owner = node.arg if isinstance(node, ast.arg) else node.id, self._function(node)
@@ -130,10 +129,36 @@ class Changes:
         return sorted(self._of(name, function, 0), key=lambda change: change.line)
 
     def is_seen_later(self, change: Change, use: ast.expr) -> bool:
-        """Whether what is made of a thing where it is used shows a change that comes after: `out["a"] = inner; inner["n"] = 8`."""
-        if change.of_part:  # a copy has the same parts
-            return not isinstance(self._above.get(use), ast.Subscript | ast.Attribute)
-        return self._flow.keeps(use)
+        """Whether what is made of a thing where it is used shows a change that comes after: `out["a"] = inner; inner["n"] = 8`.
+
+        Of a part that is taken (`one = inner["a"]`), only a change within that part is seen.
+        """
+        part, taken = self._taken(use)
+        if not taken:
+            # A copy has the same parts.
+            return self._flow.keeps(part) or (change.of_part and not isinstance(self._above.get(use), ast.Attribute))
+        path = (change.key, *change.deeper)
+        if not change.of_part or (change.deeper and len(path) <= len(taken)):
+            return False
+        differ = any(None not in pair and pair[0] != pair[1] for pair in zip(path, taken, strict=False))
+        return not differ and self._flow.keeps(part)
+
+    def _taken(self, use: ast.expr) -> tuple[ast.expr, list[str | None]]:
+        """The largest part of a thing that the expression around its use is, with the keys that lead to it."""
+        part, keys = use, list[str | None]()
+        while True:
+            outer = self._above.get(part)
+            call = self._above.get(outer) if isinstance(outer, ast.Attribute) else None
+            if isinstance(outer, ast.Attribute) and isinstance(call, ast.Call) and call.func is outer:
+                if outer.attr != "get":
+                    return part, keys
+                part = call
+                keys.append(_first(call))
+            elif isinstance(outer, ast.Subscript | ast.Attribute) and outer.value is part:
+                part = outer
+                keys.append(key_of(outer))
+            else:
+                return part, keys
 
     def _of(self, name: str, within: ast.AST | None, depth: int) -> Iterator[Change]:
         for node in self._loads.get(name, ()):
@@ -245,9 +270,7 @@ class Changes:
                 yield Change(each.node, key or each.key, of_part=of_part, guessed=each.guessed)
         yield from self._by_holders(part, key, depth, how="itself", below=below)
 
-    def _by_holders(
-        self, part: ast.expr, key: str | None, depth: int, *, how: How, below: bool
-    ) -> Iterator[Change]:
+    def _by_holders(self, part: ast.expr, key: str | None, depth: int, *, how: How, below: bool) -> Iterator[Change]:
         """What is done to a thing, or to a part of it, by other names that hold it, or that hold something which it is a part of.
 
         Args:
@@ -271,10 +294,11 @@ class Changes:
                 found, at = list(self._by(end.part, depth + 1)), self._flow.statement(end.part)
                 found = [each for each in found if each.of_part or not end.inside]
             turns = isinstance(end, Held) and end.turns
+            holder = end.name if isinstance(end, Held) else ""
             same = not (end.inside or turns or below)
             for each in found:  # by another name of the thing itself, the same keys are changed
                 of_part = end.inside or turns or below or each.of_part
-                yield Change(at, each.key if same else key, of_part=of_part, guessed=each.guessed, by_holder=True)
+                yield Change(at, each.key if same else key, of_part=of_part, guessed=each.guessed, holder=holder)
 
     def _by_call(self, given: ast.expr, outer: ast.Call | ast.keyword, depth: int) -> Iterator[Change]:
         """`fill(kw)`: changed where the function of that name changes it, or where neither the file nor one beside it has it.

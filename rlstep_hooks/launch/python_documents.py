@@ -40,9 +40,24 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 class Documents:
-    """The expressions of one Python file that load YAML files."""
+    """The expressions of one Python file that load YAML files.
 
-    def __init__(self, tree: ast.Module, above: Mapping[ast.AST, ast.AST], changes: Changes) -> None:
+    Args:
+        tree: The file.
+        above: Each node with the one that it stands in.
+        changes: What it changes of its containers.
+        elsewhere: The function that the file imports under a name from a file beside it, with what that file loads; None where it
+            imports none.
+    """
+
+    def __init__(
+        self,
+        tree: ast.Module,
+        above: Mapping[ast.AST, ast.AST],
+        changes: Changes,
+        elsewhere: Callable[[str], tuple[ast.FunctionDef, Documents] | None] = lambda name: None,
+    ) -> None:
+        self._elsewhere = elsewhere
         self._above = above
         self._changes = changes
         self._functions: dict[str, list[ast.FunctionDef]] = {}
@@ -70,7 +85,18 @@ class Documents:
         if name == _OMEGACONF and node.args:
             return Loaded(_substituted(_bare(node.args[0]), given or {}), attributes=True)
         functions = self._functions.get(name, [])
-        return self._through(functions[0], node, depth) if len(functions) == 1 else None
+        if len(functions) == 1:
+            return self._through(functions[0], node, depth)
+        return self._imported(name, node, depth) if not functions else None
+
+    def _imported(self, name: str, call: ast.Call, depth: int) -> Loaded | None:
+        """What a function of another file loads that is given the path, or that has it written."""
+        other = self._elsewhere(name)
+        found = other[1]._through(other[0], call, depth) if other is not None else None
+        if found is None:
+            return None
+        is_ours = isinstance(found.path, ast.Constant) or any(found.path is each for each in ast.walk(call))
+        return found if is_ours else None
 
     def _through(self, function: ast.FunctionDef, call: ast.Call, depth: int) -> Loaded | None:
         """What a function of the file loads that does no more than to check it before it returns it."""

@@ -94,7 +94,9 @@ class Flow:
             node = self._above[node]
         return node
 
-    def ends(self, part: ast.expr, *, how: How = "itself", key: str | None = None, depth: int = 0) -> Iterator[Held | Used]:
+    def ends(
+        self, part: ast.expr, *, how: How = "itself", key: str | None = None, depth: int = 0
+    ) -> Iterator[Held | Used]:
         """What holds a thing after the expressions that it stands in.
 
         Args:
@@ -110,12 +112,12 @@ class Flow:
             case ast.Assign(targets=targets):
                 for target in targets:
                     yield from self._held_by(target, outer, how=how, key=key)
-            case (
-                ast.AnnAssign(target=target)
-                | ast.AugAssign(target=target)
-                | ast.NamedExpr(target=target)
-            ) if part is not target:
-                yield from self._held_by(target, outer, how=_copied(how) if isinstance(outer, ast.AugAssign) else how, key=key)
+            case ast.AnnAssign(target=target) | ast.AugAssign(target=target) | ast.NamedExpr(target=target) if (
+                part is not target
+            ):
+                yield from self._held_by(
+                    target, outer, how=_copied(how) if isinstance(outer, ast.AugAssign) else how, key=key
+                )
                 if isinstance(outer, ast.NamedExpr):
                     yield from self.ends(outer, how=how, key=key, depth=depth + 1)
             case ast.Dict(keys=keys, values=values) if part not in keys:
@@ -162,7 +164,9 @@ class Flow:
         if isinstance(whole, _COMPREHENSIONS):
             yield from self.ends(whole, how="copy", depth=depth + 1)
 
-    def _given(self, call: ast.Call, part: ast.expr | ast.keyword, *, how: How, key: str | None, depth: int) -> Iterator[Held | Used]:
+    def _given(
+        self, call: ast.Call, part: ast.expr | ast.keyword, *, how: How, key: str | None, depth: int
+    ) -> Iterator[Held | Used]:
         """What holds a thing that a call is given, or gives back."""
         called = ast.unparse(call.func).rpartition(".")[2]
         placed = not isinstance(part, ast.keyword)

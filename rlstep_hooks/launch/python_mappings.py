@@ -200,7 +200,11 @@ class Mappings:
             if asked is not None and change.key is not None and self._filters.asks_for(asked.test, change.key):
                 change, filtered = msgspec.structs.replace(change, node=asked), True
             sure = self._order.is_before(change, use, made)
-            if sure is False and self._changes.is_seen_later(change, use) and self._order.runs(change.node) is not False:
+            if (
+                sure is False
+                and self._changes.is_seen_later(change, use)
+                and self._order.runs(change.node) is not False
+            ):
                 sure = None
             if sure is False or (change.keeps and change.key in values and change.key not in unsure):
                 continue

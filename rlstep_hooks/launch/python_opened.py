@@ -73,6 +73,8 @@ class Opened:
         self._bound = bound
         self._is_before = is_before
         self._literal = literal
+        self._followed: list[ast.Name] = []
+        """Uses of names that are being followed, each within the one before it."""
         self._deciding: set[ast.AST] = set()
         """Statements of which it is being worked out whether they have happened."""
 
@@ -84,7 +86,11 @@ class Opened:
             return self._calls.of_caller(lambda: self.document(given, depth + 1))
         bound = self._bound(node) if isinstance(node, ast.Name) else None
         if isinstance(node, ast.Name) and bound is not None:
-            whole = self.document(bound, depth + 1)
+            self._followed.append(node)
+            try:
+                whole = self.document(bound, depth + 1)
+            finally:
+                self._followed.pop()
             own = self._scopes.binder(node, node.id)
             # Where another function has a name of its own that is the same, it is another thing.
             changes = [
@@ -163,7 +169,7 @@ class Opened:
                     sure = self._is_before(change, use, made)
                 finally:
                     self._deciding.discard(change.node)
-            if sure is False:
+            if sure is False and not self._is_seen_later(change, use, made):
                 continue
             if change.key is None:
                 return None
@@ -180,6 +186,13 @@ class Opened:
                 unsure = frozenset(each for each in whole.unsure if each[: len(path)] != path)
                 whole = msgspec.structs.replace(whole, value=changed, unsure=unsure)
         return whole
+
+    def _is_seen_later(self, change: Change, use: ast.Name, made: ast.expr) -> bool:
+        """Whether a change after a use is seen by what the use is given to, where that is used in its turn."""
+        if change.holder in [each.id for each in self._followed]:  # it is looked at where that name is
+            return False
+        last = self._followed[0] if self._followed else use
+        return self._changes.is_seen_later(change, use) and self._is_before(change, last, made) is not False
 
     def _part(self, node: ast.expr, of: ast.expr, key: object, depth: int) -> Document | None:
         """`of[key]`, `of.get(key, default)` or `of.key`; None where `of` is nothing of a YAML file."""

@@ -83,7 +83,7 @@ class Parts:
         self._above = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
         # Order and mappings ask for values only when those of the whole file are there.
         self.order = Order(self._above, lambda node: self.values.literal(node))
-        self.filters = Filters(tree)
+        self.filters = Filters(tree, lambda name: self._function_of(name)[1])
         self._scopes = Scopes(
             tree, self._above, flags, lambda node: self.mappings.pairs(node), self._handed if caller else None
         )
@@ -104,6 +104,7 @@ class Parts:
             document=lambda node: self.values.document(node),
             of_import=self._pairs_of_import,
         )
+        self._documents = Documents(tree, self._above, self.changes, self._loader_elsewhere)
         self.data_sets = DataSets(tree, self._above, self.order, self.bindings.given_back)
         self._finding: set[ast.Name] = set()
         """Uses of names whose last assignment is being looked for."""
@@ -121,7 +122,7 @@ class Parts:
             constants=self.bindings.constants,
             scopes=self._scopes,
             changes=self.changes,
-            documents=Documents(tree, self._above, self.changes),
+            documents=self._documents,
             options=self.options,
             parsed=frozenset(name for name, made in self.bindings.made.items() if made == PARSED),
             overwritten=self.assigned.may_assign,
@@ -331,6 +332,12 @@ class Parts:
         owner, function = self._function_of(name)
         is_other = owner is not None and owner is not self
         return (function, owner.changes) if owner is not None and function is not None and is_other else None
+
+    def _loader_elsewhere(self, name: str) -> tuple[ast.FunctionDef, Documents] | None:
+        """The function that this file imports under a name from one beside it, with the files that that one opens."""
+        owner, function = self._function_of(name)
+        is_other = owner is not None and owner is not self
+        return (function, owner._documents) if owner is not None and function is not None and is_other else None
 
     def _is_changed(self, node: ast.expr, name: str) -> bool:
         """Whether the file changes the members that an expression takes of an object of a name."""

@@ -242,7 +242,7 @@ class Values:
     def _is_changed(self, use: ast.Name) -> bool:
         """Whether the file changes what a name holds by anything but the statement that uses it."""
         changes = self._changes.of(use.id)
-        return any(change.by_holder or not is_within(use, change.node, self._above) for change in changes)
+        return any(change.holder is not None or not is_within(use, change.node, self._above) for change in changes)
 
     def _same_of_all(self, choices: list[ast.expr], node: ast.expr, depth: int) -> Any:
         """The value that each of several assignments gives a name, whichever of them the run comes to.

@@ -23,7 +23,9 @@ def read(tmp_path: Path, text: str) -> object:
 def run(text: str) -> object:
     """The value that Python gives it."""
     given: list[Any] = []
-    exec(compile(text, "train.py", "exec"), {"Config": lambda **words: given.append(words["n"]), "__name__": "__main__"})
+    exec(
+        compile(text, "train.py", "exec"), {"Config": lambda **words: given.append(words["n"]), "__name__": "__main__"}
+    )
     return given[-1]
 
 
@@ -89,7 +91,10 @@ def test_what_no_other_name_changes_is_read(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_a_function_that_changes_a_thing_by_another_name(tmp_path: Path, body: str) -> None:
-    for more in ("", "for each in [1]:\n        print(each)\n    "):  # with a loop, the function is followed step by step
+    for more in (
+        "",
+        "for each in [1]:\n        print(each)\n    ",
+    ):  # with a loop, the function is followed step by step
         text = f"def size():\n    {more}{body}\nConfig(n=size())\n"
         assert run(text) == 8
         assert read(tmp_path, text) in (None, 8)

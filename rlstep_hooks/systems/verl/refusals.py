@@ -8,6 +8,7 @@ from __future__ import annotations
 from rlstep_hooks.systems.engine.declaration import Check
 from rlstep_hooks.systems.verl.settings import ACTOR, ROLLOUT
 from rlstep_hooks.systems.verl.sizes import GROUP, MINIBATCH
+from rlstep_hooks.systems.verl.trainers import is_megatron
 
 _START = "at the start"
 _BUILT = "when the workers are built"
@@ -83,7 +84,7 @@ def _legacy(
             fix=f"choose {name}.ppo_micro_batch_size_per_gpu as a divisor of {{{share}}}",
             when=_BUILT,
             source="workers/fsdp_workers.py",
-            where=f"{where} and {strategy} != 'megatron'",
+            where=f"{where} and not {is_megatron(strategy)}",
         ),
     )
 

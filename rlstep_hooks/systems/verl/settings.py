@@ -69,7 +69,12 @@ SETTINGS: dict[str, Typed] = {
     f"{ACTOR}.optim.lr_scheduler_type": text("constant", also=(f"{ACTOR}.optim.warmup_style",)),
     f"{ACTOR}.optim.lr_warmup_steps": count(None, least=_ANY),
     f"{ACTOR}.optim.lr_warmup_steps_ratio": number(0.0),
-    **{f"{role}.megatron.{name}_parallel_size": count() for role in _ROLES for name in MEGATRON_PARALLEL},
+    **{
+        f"{role}.{engine}.{name}_parallel_size": count()
+        for role in _ROLES
+        for engine in ("megatron", "mindspeed")
+        for name in MEGATRON_PARALLEL
+    },
     **{f"{role}.veomni.ulysses_parallel_size": count() for role in _ROLES},
     **{f"{role}.torchtitan.data_parallel_{name}_size": count() for role in _ROLES for name in ("shard", "replicate")},
     "critic.strategy": text(),

@@ -15,9 +15,14 @@ def _strategy(role: str) -> str:
     return f"({role}.strategy or 'fsdp') if given({role}.strategy) else engine"
 
 
-def gpus_of_megatron(role: str) -> str:
-    """GPUs that work on the same samples in Megatron."""
-    return " * ".join(f"({role}.megatron.{name}_parallel_size or 1)" for name in MEGATRON_PARALLEL)
+def gpus_of_megatron(role: str, engine: str = "megatron") -> str:
+    """GPUs that work on the same samples in Megatron, or in an engine that is made of it."""
+    return " * ".join(f"({role}.{engine}.{name}_parallel_size or 1)" for name in MEGATRON_PARALLEL)
+
+
+def is_megatron(strategy: str) -> str:
+    """Whether Megatron trains a role: MindSpeed's engine for NPUs derives from Megatron's (workers/engine/mindspeed of copies after 0.8)."""
+    return f"({strategy} == 'megatron' or {strategy} == 'mindspeed')"
 
 
 def _gpus_of_process(role: str, strategy: str, sequence: str) -> str:
@@ -32,6 +37,7 @@ def _gpus_of_process(role: str, strategy: str, sequence: str) -> str:
     older = f"{role}.ulysses_sequence_parallel_size"
     return (
         f"{gpus_of_megatron(role)} if {strategy} == 'megatron' "
+        f"else {gpus_of_megatron(role, 'mindspeed')} if {strategy} == 'mindspeed' "
         f"else ({role}.veomni.ulysses_parallel_size or 1) if {strategy} == 'veomni' "
         f"else {older} if {older} is not None and {older} > 1 else ({sequence} or 1)"
     )
@@ -104,6 +110,6 @@ TRAINERS: dict[str, str] = {
     "world_size": _processes(_OF_POLICY[0], "gpus", *_OF_POLICY[1:]),
     "critic.world_size": _processes(_OF_CRITIC[0], "gpus", *_OF_CRITIC[1:]),
     # What verl wants T*n to be a multiple of: `minimal_bsz` of `validate_config`, utils/config.py:103-120.
-    "batch_multiple": f"world_size * ({ACTOR}.ppo_micro_batch_size_per_gpu or 1) if policy_strategy == 'megatron' else gpus",
+    "batch_multiple": f"world_size * ({ACTOR}.ppo_micro_batch_size_per_gpu or 1) if {is_megatron('policy_strategy')} else gpus",
 }
 """Quantities of `rlstep_hooks.systems.verl.system`."""
