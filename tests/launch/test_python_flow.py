@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from rlstep_hooks.launch.python_file import read_calls
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 START = "inner = {'n': 4, 'k': 2}\n"
 
@@ -15,7 +17,7 @@ START = "inner = {'n': 4, 'k': 2}\n"
 def read(tmp_path: Path, text: str) -> object:
     """The value of `n` that a file is read to give `Config`; None where it is asked about."""
     (tmp_path / "train.py").write_text(text)
-    calls = read_calls(tmp_path / "train.py")
+    calls = read_calls(tmp_path / "train.py", finder=lambda name: tmp_path / name)
     found = calls.settings.get("Config.n")
     return None if found is None or found.unknown or "Config" in calls.opened else found.value
 
@@ -98,3 +100,112 @@ def test_a_function_that_changes_a_thing_by_another_name(tmp_path: Path, body: s
         text = f"def size():\n    {more}{body}\nConfig(n=size())\n"
         assert run(text) == 8
         assert read(tmp_path, text) in (None, 8)
+
+
+OPENED = "import yaml\ncfg = yaml.safe_load(open('sizes.yaml'))\n"
+SIZES = "train: {n: 4, sub: {n: 4}}\nn: 4\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "one = cfg['train']\ncfg['train']['n'] = 8\nConfig(n=one['n'])\n",
+        "one = cfg['train']\none['n'] = 8\nConfig(n=cfg['train']['n'])\n",
+        "one = cfg['train']['sub']\ncfg['train']['sub']['n'] = 8\nConfig(n=one['n'])\n",
+        "one = cfg.get('train')\ncfg['train'].update(n=8)\nConfig(n=one['n'])\n",
+        "for key, each in cfg.items():\n    if key == 'train':\n        each['n'] = 8\nConfig(n=cfg['train']['n'])\n",
+        "def main():\n    one = cfg['train']\n    cfg['train']['n'] = 8\n    Config(n=one['n'])\nmain()\n",
+    ],
+)
+def test_a_change_of_a_file_by_another_name_is_not_read_past(tmp_path: Path, text: str, monkeypatch: Any) -> None:
+    (tmp_path / "sizes.yaml").write_text(SIZES)
+    monkeypatch.chdir(tmp_path)
+    assert run(OPENED + text) == 8
+    assert read(tmp_path, OPENED + text) in (None, 8)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "one = cfg['train']\nConfig(n=one['n'])\ncfg['train']['n'] = 8\n",
+        "one = cfg['train']\ncfg['train'] = {'n': 8}\nConfig(n=one['n'])\n",
+        "n = cfg['train']['n']\ncfg['train']['n'] = 8\nConfig(n=n)\n",
+        "one = cfg['train']['sub']\ncfg['train']['n'] = 8\nConfig(n=one['n'])\n",
+        "one = dict(cfg['train'])\ncfg['train']['n'] = 8\nConfig(n=one['n'])\n",
+        "one = cfg['train']\none['m'] = 8\nConfig(n=one['n'])\n",
+    ],
+)
+def test_what_no_other_name_changes_of_a_file_is_read(tmp_path: Path, text: str, monkeypatch: Any) -> None:
+    (tmp_path / "sizes.yaml").write_text(SIZES)
+    monkeypatch.chdir(tmp_path)
+    assert run(OPENED + text) == read(tmp_path, OPENED + text) == 4
+
+
+LOADED = """
+from common import {name}
+PATH = "sizes.yaml"
+cfg = {name}("sizes.yaml")
+one = cfg["train"]
+one["m"] = 1
+Config(n=one["n"])
+"""
+COMMON = """
+import yaml
+PATH = "other.yaml"
+
+def load(path):
+    with open(path) as file:
+        return yaml.safe_load(file)
+
+def load_own(path):
+    return yaml.safe_load(open(PATH))
+
+def load_changed(path):
+    found = yaml.safe_load(open(path))
+    found["train"]["n"] = 8
+    return found
+"""
+
+
+@pytest.mark.parametrize(("name", "value"), [("load", 4), ("load_own", None), ("load_changed", None)])
+def test_a_file_that_a_function_of_another_file_loads(tmp_path: Path, name: str, value: int | None) -> None:
+    (tmp_path / "sizes.yaml").write_text(SIZES)
+    (tmp_path / "other.yaml").write_text("train: {n: 8}\n")
+    (tmp_path / "common.py").write_text(COMMON)
+    assert read(tmp_path, LOADED.format(name=name)) == value
+
+
+KEEPS = """
+def keep(wanted, taken, *, owner):
+    names = set(taken)
+    {does}
+    return {{key: value for key, value in wanted.items() if key in names}}
+"""
+KEPT = """
+import inspect
+{imports}
+wanted = {{"n": 4, "new": 1}}
+taken = set(inspect.signature(Config.__init__).parameters)
+kw = keep(wanted, {given}, owner="Config")
+Config(**kw)
+"""
+
+
+@pytest.mark.parametrize(
+    ("does", "given", "value"),
+    [
+        ("print(owner)", "taken", 4),
+        ("dropped = sorted(set(wanted) - names)", "inspect.signature(Config).parameters", 4),
+        ("wanted['n'] = 8", "taken", None),
+        ("wanted.update(n=8)", "taken", None),
+        ("print(owner)", "asked()", None),
+    ],
+)
+@pytest.mark.parametrize("is_beside", [False, True])
+def test_keywords_that_a_function_filters(
+    tmp_path: Path, does: str, given: str, value: int | None, is_beside: bool
+) -> None:
+    keeps = KEEPS.format(does=does)
+    (tmp_path / "compat.py").write_text(keeps)
+    text = KEPT.format(imports="from compat import keep" if is_beside else keeps, given=given)
+    assert read(tmp_path, text) == value

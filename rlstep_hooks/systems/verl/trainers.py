@@ -21,7 +21,7 @@ def gpus_of_megatron(role: str, engine: str = "megatron") -> str:
 
 
 def is_megatron(strategy: str) -> str:
-    """Whether Megatron trains a role: MindSpeed's engine for NPUs derives from Megatron's (workers/engine/mindspeed of copies after 0.8)."""
+    """Whether Megatron trains a role: MindSpeed's engine of copies after 0.8 derives from Megatron's (workers/engine)."""
     return f"({strategy} == 'megatron' or {strategy} == 'mindspeed')"
 
 

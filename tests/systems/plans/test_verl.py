@@ -160,6 +160,19 @@ def test_megatron_by_name(more: str) -> None:
     assert read(GRPO + more + sizes, rows=8532).schedule.world_size == 2
 
 
+def test_mindspeeds_engine_splits_processes_as_megatrons() -> None:
+    """16 GPUs, of which 2 x 2 work on the same samples: 4 processes; without the engine's name its sizes count for nothing."""
+    sizes = "".join(
+        f" actor_rollout_ref.actor.mindspeed.{name}_model_parallel_size=2" for name in ("tensor", "pipeline")
+    )
+    alone = read(GRPO, rows=8532).schedule.world_size
+    assert read(GRPO + "model_engine=mindspeed" + sizes, rows=8532).schedule.world_size == alone // 4
+    assert (
+        read(GRPO + "actor_rollout_ref.actor.strategy=mindspeed" + sizes, rows=8532).schedule.world_size == alone // 4
+    )
+    assert read(GRPO + sizes, rows=8532).schedule.world_size == alone
+
+
 @pytest.mark.parametrize(("engine", "refused"), [("megatron", False), ("dp", True)])
 def test_a_share_that_micro_batches_do_not_divide_is_refused_by_fsdps_workers_alone(engine: str, refused: bool) -> None:
     """Each of 32 processes takes 1 sample of a mini-batch of 32: Megatron's make a micro-batch of it."""
