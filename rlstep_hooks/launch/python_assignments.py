@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.launch.python_order import FUNCTIONS
-from rlstep_hooks.launch.python_source import name_of
+from rlstep_hooks.launch.python_source import FUNCTIONS, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.launch.python_flow import Flow, Held, key_of
-from rlstep_hooks.launch.python_order import FUNCTIONS
-from rlstep_hooks.launch.python_source import is_within
+from rlstep_hooks.launch.python_source import FUNCTIONS, is_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

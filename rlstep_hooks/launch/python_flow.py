@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
-from rlstep_hooks.launch.python_order import FUNCTIONS
+from rlstep_hooks.launch.python_source import FUNCTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

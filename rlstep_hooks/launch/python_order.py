@@ -5,14 +5,13 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.launch.python_source import NotLiteralError
+from rlstep_hooks.launch.python_source import FUNCTIONS, NotLiteralError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from rlstep_hooks.launch.python_changes import Change
 
-FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _BRANCHES = ast.If | ast.For | ast.AsyncFor | ast.While | ast.Try | ast.Match
 
 

@@ -15,6 +15,8 @@ from rlstep_hooks.launch.yaml_file import LARGEST_FILE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+"""What has statements, or an expression, of its own that run when it is called."""
 _IMPORT_PATH = re.compile(r"[a-z_]\w*(?:\.\w+)*\.[A-Z]\w*")
 """A class by the text that a program imports it from: "roll.pipeline.agentic.agentic_pipeline.AgenticPipeline"."""
 
