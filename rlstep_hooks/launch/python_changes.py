@@ -39,6 +39,9 @@ _OMEGACONF_UPDATE = "OmegaConf.update"
 _DEEPEST = 8
 """Functions within each other up to which what is done to a thing is followed."""
 
+_MOST_HOLDERS = 3
+"""Names and functions up to which a thing is followed under other names: with each of them there are many more."""
+
 
 class Change(msgspec.Struct, frozen=True):
     """A change of what a dict or a list contains."""
@@ -279,7 +282,7 @@ class Changes:
             how: What of the thing, or of its part, the expression is.
             below: Whether it is a part of the thing.
         """
-        if depth >= _DEEPEST:
+        if depth >= _MOST_HOLDERS:
             return
         root: ast.AST = part
         while isinstance(root, ast.Subscript | ast.Attribute | ast.Call):
