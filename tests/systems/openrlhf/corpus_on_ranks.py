@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tests.systems.openrlhf.fault_launches import Launch
 
 RANKS = 2
+REFUSED_BY_ZERO_3 = frozenset({"sync_of_old_weights"})
+"""Faults that ZeRO-3 breaks off: between forwards it holds no whole weights that could be copied."""
 PATIENCE = 1200.0
 """Seconds after which a launch is ended."""
 
@@ -41,7 +43,9 @@ def on_ranks(made: Launch, stage: int) -> Launch:
     }
     if "critic.num_gpus_per_node" in made.settings:
         more |= {"critic.num_gpus_per_node": RANKS}
-    return replace(made, settings={**made.settings, **more}, limit=PATIENCE)
+    refused = REFUSED_BY_ZERO_3 if stage == 3 else frozenset()
+    faults = {name: at for name, at in made.faults.items() if name not in refused}
+    return replace(made, faults=faults, settings={**made.settings, **more}, limit=PATIENCE)
 
 
 def told(made: Launch, run: Audited) -> Iterator[str]:

@@ -612,6 +612,8 @@ def moments_of_a_norm_cleared(at: int) -> None:
         engine = trainer.actor.model
         named = dict(engine.module.named_parameters())
         mapping = named["model.layers.1.post_attention_layernorm.weight"]._hp_mapping
+        if mapping is None:  # another rank has the moments of this tensor
+            return
         place = mapping.hp_fragment_address
         for flat, kept in engine.basic_optimizer.state.items():
             if flat.untyped_storage().data_ptr() == mapping.hp_fragment.untyped_storage().data_ptr():
