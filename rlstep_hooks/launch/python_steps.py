@@ -156,7 +156,12 @@ class _Steps:
                 for each, part in zip(targets, parts, strict=True):
                     self._assign(each, expression_of(part))
             case ast.Subscript(value=ast.Name(id=of), slice=key):
-                self._mapping(of, target)[self._plain(key)] = self._plain(value)
+                shared = of in self._shared
+                found = self._plain(value)
+                if not shared and _is_of_item(value, of, target):
+                    # `out[key] = merged(out[key], more)` may hold parts of what stood there, which `out` holds no more.
+                    self._shared.discard(of)
+                self._mapping(of, target)[self._plain(key)] = found
             case _:
                 raise NotLiteralError(target)
 
@@ -259,6 +264,14 @@ class _Steps:
             raise NotLiteralError(node)
         known = {name: expression_of(self._names[name]) for name in names if name in self._names}
         return self._literal(substituted(node, known))
+
+
+def _is_of_item(node: ast.expr, name: str, item: ast.expr) -> bool:
+    """Whether all that an expression uses of a name is one item of it."""
+    written = ast.unparse(item)
+    items = [each for each in ast.walk(node) if isinstance(each, ast.Subscript) and ast.unparse(each) == written]
+    uses = [each for each in ast.walk(node) if isinstance(each, ast.Name) and each.id == name]
+    return len(uses) == len(items)
 
 
 def _is_container(value: Any) -> bool:

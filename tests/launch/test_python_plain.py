@@ -83,6 +83,11 @@ def found(folder: Path, text: str) -> object:
             + "CFG = merged({'a': {'n': 2, 'm': 3}}, {'a': {'n': 4}})\nConfig(n=CFG['a']['n'], m=CFG['a']['m'])\n",
             4,
         ),
+        (
+            _MERGED
+            + "CFG = merged({'b': {'m': 1}, 'a': {'n': 2}}, {'b': {'m': 3}, 'a': {'n': 4}})\nConfig(n=CFG['a']['n'])\n",
+            4,
+        ),
     ],
 )
 def test_operations_on_plain_values_are_python_s_own(tmp_path: Path, text: str, value: object) -> None:
