@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from tests.systems.openrlhf.fault_launches import Launch
 
 RANKS = 2
-REFUSED_BY_ZERO_3 = frozenset({"sync_of_old_weights"})
-"""Faults that ZeRO-3 breaks off: between forwards it holds no whole weights that could be copied."""
+NOT_IN_ZERO_3 = frozenset({"sync_of_old_weights", "norm_above_its_limit"})
+"""Faults that ZeRO-3 breaks off, because between forwards it holds no whole weights that could be copied, or that change a method of
+the optimizer of ZeRO-1 and 2."""
 PATIENCE = 1200.0
 """Seconds after which a launch is ended."""
 
@@ -43,8 +44,8 @@ def on_ranks(made: Launch, stage: int) -> Launch:
     }
     if "critic.num_gpus_per_node" in made.settings:
         more |= {"critic.num_gpus_per_node": RANKS}
-    refused = REFUSED_BY_ZERO_3 if stage == 3 else frozenset()
-    faults = {name: at for name, at in made.faults.items() if name not in refused}
+    left_out = NOT_IN_ZERO_3 if stage == 3 else frozenset()
+    faults = {name: at for name, at in made.faults.items() if name not in left_out}
     return replace(made, faults=faults, settings={**made.settings, **more}, limit=PATIENCE)
 
 

@@ -41,10 +41,15 @@ class ReferenceRecord(ModelRecord):
             self._beside = LogProbsBeside(self._scored, _Told(self))
             # launcher.py:127: scores one micro-batch.
             Hooks(_Told(self)).forward(actor.model, before=self._forward, after=self._scored_by, topics=(TOPIC,))
+        self._forwards = 0
+        """Forwards since the reference was last asked."""
+        self._looked_at: int | None = None
+        """The micro-batch of which rows were scored beside its forward; None without one."""
 
     def begins(self) -> None:
         """The reference is about to score the micro-batches of a rollout."""
         super().begins()
+        self._forwards, self._looked_at = 0, None
         if self._looks:
             self._scored.begin()
 
@@ -58,8 +63,9 @@ class ReferenceRecord(ModelRecord):
             self._beside.begins(call, temperature, whole_rows=has_whole_rows(self._args))
 
     def _scored_by(self, call: Call) -> None:
-        if self._beside is not None and self._scored.open:
-            self._beside.ends(call, self._dtype, _OF)
+        if self._beside is not None and self._scored.open and self._beside.ends():
+            self._looked_at = self._forwards
+        self._forwards += 1
 
     def computed(self, data: Any, part: slice, results: list[Any]) -> None:
         """Log-probs of the reference were computed: score some rows again, each alone, and record what was found.
@@ -74,6 +80,8 @@ class ReferenceRecord(ModelRecord):
             return
         if self._beside is None:
             self._score_again(zip(*(data[name][part] for name in _OF_BATCH), results, strict=True))
+        elif self._looked_at is not None:
+            self._beside.compare(self._model, results[self._looked_at], self._dtype, _OF)
         found = fields_of_reference(self._scored.end())
         if found:
             self.tell(alone=found)

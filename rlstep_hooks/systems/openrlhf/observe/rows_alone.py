@@ -61,8 +61,8 @@ class RowsAlone:
             return
         if holds_whole_model(self._args):
             scored_alone.look(self._scored, call, temperature=self._temperature, dtype=self._dtype)
-        else:
-            self._beside.ends(call, self._dtype)
+        elif self._beside.ends():
+            self._beside.compare(call.owner, call.result, self._dtype)
 
     @property
     def _temperature(self) -> float:

@@ -16,10 +16,12 @@ from rlstep_hooks.observe.scored_rows import OLD, SHARED_OUT, TOPIC
 from rlstep_hooks.systems.openrlhf.observe.scored_alone import of_answer, rows_of, tolerance_of, why_not_of_rows
 
 if TYPE_CHECKING:
-    from rlstep_hooks.observe.clean_forward import Row
+    from torch import Tensor
+
     from rlstep_hooks.observe.forward_beside import Beside
     from rlstep_hooks.observe.guard import GapRecorder
     from rlstep_hooks.observe.hooks import Call
+    from rlstep_hooks.observe.scored_beside import ScoredBeside
     from rlstep_hooks.observe.scored_rows import ScoredRows
 
 
@@ -36,7 +38,8 @@ class LogProbsBeside:
         self._guard = Guard(recorder, (TOPIC,))
         self._scoring: ScoringBeside | None = None
         """Has the rows of the forward that is being made; None where it is not looked at."""
-        self._rows: list[Row] = []
+        self._found: list[ScoredBeside] = []
+        """The rows that were scored beside the latest forward, until they are compared."""
         self._beside: Beside | None = None
         """The hooks of the forward that is being made."""
 
@@ -49,7 +52,7 @@ class LogProbsBeside:
             whole_rows: Whether this process has whole rows, and whole matrices.
         """
         self._leave()
-        self._scoring = None
+        self._scoring, self._found = None, []
         if not self._scored.wants():
             return
         model = call.owner.model.module
@@ -57,28 +60,37 @@ class LogProbsBeside:
             self._scored.cannot(why)
             return
         given = call.named("sequences", "action_mask", "attention_mask")
-        self._rows = rows_of(given["sequences"], given["attention_mask"], given["action_mask"])
+        rows = rows_of(given["sequences"], given["attention_mask"], given["action_mask"])
         self._scoring = ScoringBeside(model, temperature, self._guard)
-        placed = [PlacedRow(place, self._rows[place]) for place, _ in self._scored.chosen(self._rows)]
+        placed = [PlacedRow(place, rows[place]) for place, _ in self._scored.chosen(rows)]
         self._beside = self._scoring.beside(placed)
         self._beside.__enter__()
 
-    def ends(self, call: Call, dtype: str, of: str = OLD) -> None:
-        """The forward is done: compare what it gave with what rows gave beside it; waits for the device.
+    def ends(self) -> bool:
+        """The forward is done.
 
-        Args:
-            call: Its result is (B, L - 1), log-probs of the tokens that count, 0 elsewhere.
-            dtype: In which the model computes, as torch names it.
-            of: What its log-probs are.
+        Returns:
+            Whether rows were scored beside it, which `compare` compares.
         """
         self._leave()
         scoring, self._scoring = self._scoring, None
+        self._found = [] if scoring is None else scoring.take()
+        return bool(self._found)
+
+    def compare(self, actor: Any, log_probs: Tensor, dtype: str, of: str = OLD) -> None:
+        """Compare what the forward gave with what rows gave beside it; waits for the device.
+
+        Args:
+            actor: OpenRLHF's `Actor`.
+            log_probs: (B, L - 1), log-probs of the tokens that count, 0 elsewhere.
+            dtype: In which the model computes, as torch names it.
+            of: What the log-probs are.
+        """
+        scored, self._found = self._found, []
         tolerance = tolerance_of(dtype)
-        found = [
-            (of, each.gap_to(of_answer(each.row, call.result[each.place]), tolerance))
-            for each in ([] if scoring is None else scoring.take())
-        ]
-        if any(gap.mean > tolerance for _, gap in found) and (why := told_by_others(call.owner.model.module)):
+        given = ((each, of_answer(each.row, log_probs[each.place])) for each in scored)
+        found = [(of, each.gap_to(observed.to(each.log_probs.device), tolerance)) for each, observed in given]
+        if any(gap.mean > tolerance for _, gap in found) and (why := told_by_others(actor.model.module)):
             self._scored.cannot(why)
         elif found:
             self._scored.tell(fields_of(found))
