@@ -39,7 +39,7 @@ class LogProbsBeside:
         self._scoring: ScoringBeside | None = None
         """Has the rows of the forward that is being made; None where it is not looked at."""
         self._found: list[ScoredBeside] = []
-        """The rows that were scored beside the latest forward, until they are compared."""
+        """The rows that were scored beside the latest forward that was looked at, until they are compared."""
         self._beside: Beside | None = None
         """The hooks of the forward that is being made."""
 
@@ -52,7 +52,7 @@ class LogProbsBeside:
             whole_rows: Whether this process has whole rows, and whole matrices.
         """
         self._leave()
-        self._scoring, self._found = None, []
+        self._scoring = None
         if not self._scored.wants():
             return
         model = call.owner.model.module
@@ -74,7 +74,9 @@ class LogProbsBeside:
         """
         self._leave()
         scoring, self._scoring = self._scoring, None
-        self._found = [] if scoring is None else scoring.take()
+        if scoring is None:
+            return False
+        self._found = scoring.take()
         return bool(self._found)
 
     def compare(self, actor: Any, log_probs: Tensor, dtype: str, of: str = OLD) -> None:
