@@ -15,6 +15,7 @@ from rlstep_hooks.observe.guard import Guard  # noqa: E402
 from rlstep_hooks.observe.scored_beside import PlacedRow, ScoringBeside  # noqa: E402
 from rlstep_hooks.observe.slope_beside import SlopeBeside, slope_by  # noqa: E402
 from rlstep_hooks.testing.tiny_trl import tiny_architecture, tiny_model, tiny_tokenizer  # noqa: E402
+from tests.observe.smaller_gradients import Fewer  # noqa: E402
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.layer_slope import Slope
@@ -145,18 +146,6 @@ def slope(change: Any = None, *, teaches_padding: bool = False) -> Slope | None:
     (hidden.sin() * taught.unsqueeze(2)).sum().backward()
     assert refusals.found == []
     return seen.slope()
-
-
-class Fewer(torch.autograd.Function):
-    """Gives its input, and less than a third of the gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, hidden: Any) -> Any:
-        return hidden.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        return gradient * 0.3
 
 
 def too_small(model: Any) -> None:

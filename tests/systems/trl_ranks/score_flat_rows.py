@@ -22,6 +22,7 @@ from rlstep_hooks.observe.guard import Guard
 from rlstep_hooks.observe.scored_beside import PlacedRow, ScoringBeside
 from rlstep_hooks.observe.slope_beside import SlopeBeside
 from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer
+from tests.observe.smaller_gradients import Fewer
 
 PROMPT, COMPLETION, ROW = 8, 9, 2
 TEMPERATURE = 0.9
@@ -89,20 +90,6 @@ def trained(*, orig: bool, bf16: bool, beside: bool) -> dict[str, Any]:
         "moved": float((scored[1].log_probs - scored[0].log_probs).abs().max()) if scored else None,
         "losses": losses,
     }
-
-
-class Fewer(torch.autograd.Function):
-    """Gives its input, and less than a third of the gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, hidden: Any) -> Any:
-        """The input."""
-        return hidden.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        """Less than a third of it."""
-        return gradient * 0.3
 
 
 def slope(*, orig: bool, faulty: bool) -> dict[str, Any]:
