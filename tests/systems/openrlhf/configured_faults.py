@@ -214,6 +214,12 @@ def lengths_with_their_prompts(at: int) -> None:
 def policy_at_another_temperature(at: int) -> None:
     """Old log-probs and those of the loss are not those of the temperature that answers are drawn at."""
 
+    forwards_at_a_temperature_of_one(at)
+
+
+def forwards_at_a_temperature_of_one(at: int) -> None:
+    """The logits of each forward of the policy for one rollout, in the refresh and in training, are not divided by the temperature."""
+
     def forward(wrapped: Any, actor: Any, args: Any, kwargs: Any) -> Any:
         if not Now.policy or Now.training != (at if Now.inside else at - 1):
             return wrapped(*args, **kwargs)

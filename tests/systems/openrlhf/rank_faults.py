@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
+from tests.systems.openrlhf.configured_faults import forwards_at_a_temperature_of_one
 from tests.systems.openrlhf.faults import FAULTS, POLICY, Now, fault, make_faults, swallow_one_step, wrap
 
 if TYPE_CHECKING:
@@ -100,19 +101,7 @@ def tokens_of_the_own_rank(at: int) -> None:
 )
 def logits_at_a_temperature_of_one(at: int) -> None:
     """The logits of each forward of a rollout are not divided by the temperature."""
-
-    def forward(wrapped: Any, actor: Any, args: Any, kwargs: Any) -> Any:
-        import torch
-
-        if (Now.training if torch.is_grad_enabled() else Now.training + 1) != at:
-            return wrapped(*args, **kwargs)
-        kept, actor.temperature = actor.temperature, 1.0
-        try:
-            return wrapped(*args, **kwargs)
-        finally:
-            actor.temperature = kept
-
-    wrap("openrlhf.models.actor", "Actor.forward", forward)
+    forwards_at_a_temperature_of_one(at)
 
 
 # Reductions
