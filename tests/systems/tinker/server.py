@@ -14,6 +14,8 @@ import itertools
 import json
 import sys
 import threading
+import zlib
+from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -76,7 +78,9 @@ class Service:
         self._stop = int(self._tokenizer.convert_tokens_to_ids("\n\nUser:"))
         self._fault = fault
         self._lock = threading.Lock()
-        self._generator = torch.Generator().manual_seed(1)
+        self._asked: Counter[tuple[str, tuple[int, ...]]] = Counter()
+        """How often a sampler was asked with each prompt."""
+        self._generator = torch.Generator()
         self._names = itertools.count()
         self.models: dict[str, Training] = {}
         self.samplers: dict[str, TinyTransformer] = {}
@@ -206,12 +210,13 @@ class Service:
     def sample(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Draw tokens, each from the whole distribution at the temperature."""
         prompt = [token for chunk in asked["prompt"]["chunks"] for token in chunk["tokens"]]
-        settings = asked["sampling_params"]
+        session, settings = asked["sampling_session_id"], asked["sampling_params"]
         temperature = settings.get("temperature", 1.0) * (0.5 if self._fault == "sampler_temperature" else 1.0)
         names, sequences = [], []
         with self._lock, torch.no_grad():
-            model = self.samplers[asked["sampling_session_id"]]
+            model = self.samplers[session]
             for _ in range(asked["num_samples"]):
+                self._seed(session, prompt)
                 drawn, each, ended = self._draw(model, prompt, temperature, settings)
                 names.append(self.name("sequence"))
                 sequences.append(
@@ -229,6 +234,12 @@ class Service:
         if scored:
             answer.prompt_logprobs = scored
         return self.answer(answer.SerializeToString()) | {"sample_sequence_ids": names}
+
+    def _seed(self, session: str, prompt: list[int]) -> None:
+        """What is drawn depends on the sampler and the prompt, and not on which of the prompts of a rollout arrives first."""
+        self._asked[session, tuple(prompt)] += 1
+        place = (list(self.samplers).index(session), prompt, self._asked[session, tuple(prompt)])
+        self._generator.manual_seed(zlib.crc32(repr(place).encode()))
 
     def _draw(
         self, model: TinyTransformer, prompt: list[int], temperature: float, settings: dict[str, Any]
@@ -251,6 +262,12 @@ class Service:
 def _tensor(tensor: Any) -> torch.Tensor:
     kind = np.int64 if tensor.dtype == wire.DTYPE_INT64 else np.float32
     return torch.from_numpy(np.frombuffer(tensor.dense, kind).copy())
+
+
+class Server(ThreadingHTTPServer):
+    """Takes as many connections at once as an asynchronous loop opens."""
+
+    request_queue_size = 128
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -335,7 +352,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     Handler.service = Service(given.folder, given.fault)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = Server(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     partial = given.folder / "address.partial"
     partial.write_text(f"http://127.0.0.1:{server.server_port}")

@@ -8,7 +8,6 @@ import os
 import string
 import threading
 from contextlib import contextmanager
-from http.server import ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.judge.replay import report_of
@@ -49,10 +48,10 @@ def served(folder: Path, fault: str = "") -> Iterator[str]:
         folder: Has the tokenizer.
         fault: What the server does wrong, one of `server.FAULTS`; empty for nothing.
     """
-    from tests.systems.tinker.server import Handler, Service
+    from tests.systems.tinker.server import Handler, Server, Service
 
     handler = type("Own", (Handler,), {"service": Service(folder, fault)})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = Server(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

@@ -121,8 +121,9 @@ class Origins:
 
     def _turn(self, row: Row, begin: int, end: int, names: Iterable[str]) -> Turn | None:
         """The sequence whose tokens stand there. Where several have the same, the one with its log-probs; then, where nothing is drawn
-        ahead, one of the latest, since older ones may have been left out; and one that was trained least."""
-        fitting: list[tuple[tuple[bool, int, int, int, int], Turn]] = []
+        ahead, one of the latest, since older ones may have been left out; then one that was trained least; then the one of which
+        least is cut off, since a longer one that begins with the same tokens has a row of its own."""
+        fitting: list[tuple[tuple[bool, int, int, int, int, int], Turn]] = []
         for name in names:
             drawn = self._samplers.drawn(name)
             if drawn is None:
@@ -136,8 +137,8 @@ class Origins:
                 stands = min(begin + len(drawn.tokens), end)
             else:
                 continue
-            uses = -self._uses[name]
-            order = (uses, -drawn.moment) if self._ahead else (drawn.moment, uses)
+            uses, cut = -self._uses[name], common - len(drawn.tokens)
+            order = (uses, cut, -drawn.moment) if self._ahead else (drawn.moment, uses, cut)
             fitting.append(((whole, alike, common, *order), Turn(name, begin, stands)))
         # Of those that fit equally the first that was drawn.
         return max(fitting, key=itemgetter(0))[1] if fitting else None
