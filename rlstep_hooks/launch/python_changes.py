@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlstep_hooks.launch.python_flow import Flow, Held, key_of
+from rlstep_hooks.launch.python_flow import Back, Flow, Held, Used, key_of, parameter_of
+from rlstep_hooks.launch.python_search import Change, Link, Place, settled
 from rlstep_hooks.launch.python_source import FUNCTIONS, is_within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from rlstep_hooks.launch.python_flow import How
 
@@ -36,44 +37,6 @@ _READERS = frozenset((
 _SETTING = frozenset(("setattr", "delattr"))
 """Functions that change an attribute of the first thing that they are given."""
 _OMEGACONF_UPDATE = "OmegaConf.update"
-_DEEPEST = 8
-"""Functions within each other up to which what is done to a thing is followed."""
-
-_MOST_HOLDERS = 3
-"""Names and functions up to which a thing is followed under other names: with each of them there are many more."""
-
-
-class Change(msgspec.Struct, frozen=True):
-    """A change of what a dict or a list contains."""
-
-    node: ast.AST
-    """The statement or call that changes it."""
-    key: str | None = None
-    """The key that is changed; None where it may be any."""
-    value: ast.expr | None = None
-    """What the key is set to; None where that is not written out."""
-    keeps: bool = False
-    """Whether a value that the key has already stays (`setdefault`)."""
-    removes: bool = False
-    """Whether the key is gone afterwards."""
-    deeper: tuple[str, ...] = ()
-    """The keys below `key` that lead to the one that is changed, where all that is changed is below them."""
-    below: ast.expr | None = None
-    """What is set there; None where that is not written out."""
-    whole: ast.expr | None = None
-    """The mapping all pairs of which are added (`kw.update(more)`); None for a change of another kind."""
-    of_part: bool = False
-    """Whether what is changed may be a part of what the thing contains: another thing that has the same part sees that."""
-    guessed: bool = False
-    """Whether a function that the file and those beside it do not have is given the thing, and may change it."""
-    holder: str | None = None
-    """The name by which the thing is changed, somewhere after `node` has made it hold the thing; empty where it has none there, and
-    None where the thing is changed by its own name."""
-
-    @property
-    def line(self) -> int:
-        """The line of the change."""
-        return getattr(self.node, "lineno", 0)
 
 
 def is_container(node: ast.expr) -> bool:
@@ -101,34 +64,49 @@ class Changes:
         self._above = above
         self._elsewhere = elsewhere
         self._found: dict[str, list[Change]] = {}
-        self._in_functions: dict[tuple[ast.AST | None, str, int], list[Change]] = {}
-        self._flow = Flow(tree, above)
+        self.settled: dict[Place, tuple[Change, ...]] = {}
+        """What is done at places that were asked for."""
+        self._flow = Flow(tree, above, self._elsewhere_given_back)
         self._loads: dict[str, list[ast.Name]] = {}
+        self._loads_in: dict[tuple[ast.AST, str], list[ast.Name]] = {}
+        """Those of them in a function, and in functions within it."""
+        self._done: dict[ast.expr, list[Change | Link]] = {}
         self._functions: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
+        self._classes: list[ast.ClassDef] = []
         self._bound: dict[str, set[ast.AST]] = {}
         """Names with the functions that bind them."""
         for node in ast.walk(tree):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 self._loads.setdefault(node.id, []).append(node)
+                for function in self._around(node):
+                    self._loads_in.setdefault((function, node.id), []).append(node)
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 self._functions.setdefault(node.name, []).append(node)
             elif isinstance(node, ast.ClassDef):  # what a class is given, its `__init__` gets
                 starts = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
                 self._functions.setdefault(node.name, []).extend(starts)
+                self._classes.append(node)
             if isinstance(node, ast.arg) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)):
                 name, owner = node.arg if isinstance(node, ast.arg) else node.id, self._function(node)
                 if owner is not None:
                     self._bound.setdefault(name, set()).add(owner)
+        for node in ast.walk(tree):
+            if isinstance(
+                node, ast.Global | ast.Nonlocal
+            ):  # what the function binds is a name of the file, or of one around it
+                for name in node.names:
+                    self._bound.get(name, set()).difference_update((self._function(node),))
 
     def of(self, name: str) -> list[Change]:
-        """The changes of what a name contains, in the order of their lines."""
+        """The changes of what a name contains, in the order of their lines; those by other names, at any time after, come last."""
         if name not in self._found:
-            self._found[name] = sorted(dict.fromkeys(self._of(name, None, 0)), key=lambda change: change.line)
+            found = (self._at_any_time(name, change) for change in settled(self._of(name, None)))
+            self._found[name] = sorted(found, key=_place_of)
         return self._found[name]
 
     def within(self, function: ast.AST, name: str) -> list[Change]:
         """The changes that one function makes of what a name contains."""
-        return sorted(self._of(name, function, 0), key=lambda change: change.line)
+        return sorted(settled(self._of(name, function)), key=_place_of)
 
     def is_seen_later(self, change: Change, use: ast.expr) -> bool:
         """Whether what is made of a thing where it is used shows a change that comes after: `out["a"] = inner; inner["n"] = 8`.
@@ -162,42 +140,61 @@ class Changes:
             else:
                 return part, keys
 
-    def _of(self, name: str, within: ast.AST | None, depth: int) -> Iterator[Change]:
-        for node in self._loads.get(name, ()):
-            if within is None:
-                yield from self._by(node, depth)
-            elif is_within(node, within, self._above):  # who is given back a thing changes it elsewhere
-                yield from (each for each in self._by(node, depth) if is_within(each.node, within, self._above))
+    def _at_any_time(self, name: str, change: Change) -> Change:
+        """A change, which lasts where it is made by a function that has the name from around it: it may be called at any time."""
+        function = self._function(change.node)
+        lasts = function is not None and function not in self._bound.get(name, ())
+        return msgspec.structs.replace(change, lasting=True) if lasts else change
 
-    def _in_function(self, function: ast.AST, parameter: str, depth: int) -> list[Change]:
-        """What a function changes of a parameter; looked up once for each depth, as functions call each other in many ways.
+    def done_at(self, place: Place) -> Iterator[Change | Link]:
+        """What is done to a thing at a place of this file."""
+        if place.kind == "parameter":
+            yield from self._of(place.name, place.at)
+        elif isinstance(place.at, ast.expr):
+            yield from self._by(place.at)
+        elif isinstance(place.at, ast.ClassDef):
+            methods = (each for owner in self._kin(place.at) for each in owner.body)
+            for method in methods:
+                own_name = _own_name(method)
+                if own_name is not None:
+                    yield from (each for node in self._loads_in.get((method, own_name), ()) for each in self._by(node))
+        elif place.at is not None:
+            yield from (each for node in self._loads_in.get((place.at, place.name), ()) for each in self._by(node))
+        else:
+            own = self._bound.get(place.name, set())
+            loads = (node for node in self._loads.get(place.name, ()) if own.isdisjoint(self._around(node)))
+            yield from (each for node in loads for each in self._by(node))
 
-        Each change stands there once: where several functions have one name and call it (`super().__init__(ids)`), their number would
-        be multiplied with each of them.
-        """
-        key = (function, parameter, depth)
-        if key not in self._in_functions:
-            self._in_functions[key] = list(dict.fromkeys(self._of(parameter, function, depth)))
-        return self._in_functions[key]
+    def _of(self, name: str, within: ast.AST | None) -> Iterator[Change | Link]:
+        if within is None:
+            yield from (each for node in self._loads.get(name, ()) for each in self._by(node))
+            return
+        for node in self._loads_in.get((within, name), ()):  # who is given back a thing changes it elsewhere
+            yield from (each for each in self._by(node) if is_within(each.node, within, self._above))
 
-    def _of_holder(self, held: Held, depth: int) -> list[Change]:
-        """The changes of another name that holds a thing by which the thing is changed too."""
-        function = self._function(held.at)
-        key = (function, held.name, depth)
-        if key not in self._in_functions:
-            own = self._bound.get(held.name, set())
-            loads = (
-                node
-                for node in self._loads.get(held.name, ())
-                if (own.isdisjoint(self._around(node)) if function is None else function in self._around(node))
+    def _owner(self, held: Held) -> ast.ClassDef | None:
+        """The class whose methods have a thing as an attribute of their object: `self.kw = kw`; None for anything else."""
+        function = next((each for each in self._around(held.at) if _own_name(each) == held.name), None)
+        above = self._above.get(function) if function is not None else None
+        return above if isinstance(above, ast.ClassDef) else None
+
+    def _kin(self, owner: ast.ClassDef) -> list[ast.ClassDef]:
+        """A class with those of the file that are above and below it."""
+        found = [owner]
+        for each in found:
+            bases = {ast.unparse(base) for base in each.bases}
+            near = (
+                other
+                for other in self._classes
+                if other.name in bases or any(ast.unparse(base) == each.name for base in other.bases)
             )
-            found = (change for node in loads for change in self._by(node, depth))
-            self._in_functions[key] = list(dict.fromkeys(found))
-        # What puts the thing there is no change of it.
-        changes = [each for each in self._in_functions[key] if each.node is not held.at]
-        if held.turns or held.inside:
-            changes = [each for each in changes if not each.guessed and (each.of_part or not held.inside)]
-        return [each for each in changes if held.key is None or each.key in (None, "__dict__", held.key)]
+            found += [other for other in near if other not in found]
+        return found
+
+    def _scope(self, held: Held) -> ast.AST | None:
+        """The function whose name holds a thing; None where it is one of the whole file."""
+        own = self._bound.get(held.name, set())
+        return next((each for each in self._around(held.at) if each in own), None)
 
     def _function(self, node: ast.AST) -> ast.AST | None:
         """The function that a node stands in, or whose parameter it is; None at the top of the file."""
@@ -211,28 +208,33 @@ class Changes:
                 yield above
             above = self._above.get(above)
 
-    def _by(self, thing: ast.expr, depth: int) -> Iterator[Change]:
-        """What one use of a thing changes."""
+    def _by(self, thing: ast.expr) -> list[Change | Link]:
+        """What one use of a thing changes, and where it brings the thing."""
+        if thing not in self._done:
+            self._done[thing] = list(dict.fromkeys(self._done_by(thing)))
+        return self._done[thing]
+
+    def _done_by(self, thing: ast.expr) -> Iterator[Change | Link]:
         outer = self._above[thing]
         if isinstance(outer, ast.Subscript) and outer.value is thing:
             key = str(outer.slice.value) if isinstance(outer.slice, ast.Constant) else None
-            yield from self._by_item(outer, key, depth)
+            yield from self._by_item(outer, key)
         elif isinstance(outer, ast.Attribute):
             call = self._above[outer]
             if not isinstance(call, ast.Call) or call.func is not outer:
-                yield from self._by_item(outer, outer.attr, depth)
+                yield from self._by_item(outer, outer.attr)
             elif outer.attr not in _READING:
                 yield from _by_method(call, outer.attr)
                 if outer.attr in _TAKING:
-                    yield from self._by_part(call, _first(call), depth, below=True)
+                    yield from self._by_part(call, _first(call), below=True)
             elif outer.attr == "get":
-                yield from self._by_part(call, _first(call), depth, below=True)
+                yield from self._by_part(call, _first(call), below=True)
             elif outer.attr in _SHARING:
-                yield from self._by_holders(call, None, depth, how="copy", below=False)
+                yield from self._by_holders(call, None, how="copy", below=False)
         else:
-            yield from self._by_part(thing, None, depth, below=False)
+            yield from self._by_part(thing, None, below=False)
 
-    def _by_item(self, item: ast.Subscript | ast.Attribute, key: str | None, depth: int) -> Iterator[Change]:
+    def _by_item(self, item: ast.Subscript | ast.Attribute, key: str | None) -> Iterator[Change | Link]:
         """`kw["x"] = 1`, `del kw["x"]`, `kw["x"] += 1`, `kw["x"]["y"] = 1`, `kw["x"].append(1)`, `kw.x = 1`."""
         outer = self._above[item]
         if isinstance(item.ctx, ast.Del):
@@ -253,59 +255,71 @@ class Changes:
                 value = outer.value if written and isinstance(outer, ast.Assign) else None
                 yield Change(outer, key, deeper=whole if sure else (), below=value if sure else None, of_part=True)
             elif not called:
-                yield from self._by_part(inner, key, depth, below=True)
+                yield from self._by_part(inner, key, below=True)
             elif isinstance(inner, ast.Attribute) and isinstance(outer, ast.Call):
                 if inner.attr == "get":
-                    yield from self._by_part(outer, key, depth, below=True)
+                    yield from self._by_part(outer, key, below=True)
                 elif inner.attr in _SHARING:
-                    yield from self._by_holders(outer, key, depth, how="copy", below=True)
+                    yield from self._by_holders(outer, key, how="copy", below=True)
 
-    def _by_part(self, part: ast.expr, key: str | None, depth: int, *, below: bool) -> Iterator[Change]:
+    def _by_part(self, part: ast.expr, key: str | None, *, below: bool) -> Iterator[Change | Link]:
         """What is done to a thing, or to a part of it, that gets a second name, or that a function is given.
 
         The arguments are those of `_by_holders`.
         """
         outer = self._above[part]
         if isinstance(outer, ast.Call | ast.keyword):
-            for each in self._by_call(part, outer, depth):
-                of_part = each.of_part or below
-                yield Change(each.node, key or each.key, of_part=of_part, guessed=each.guessed)
-        yield from self._by_holders(part, key, depth, how="itself", below=below)
+            yield from self._by_call(part, outer, key, below=below)
+        yield from self._by_holders(part, key, how="itself", below=below)
 
-    def _by_holders(self, part: ast.expr, key: str | None, depth: int, *, how: How, below: bool) -> Iterator[Change]:
-        """What is done to a thing, or to a part of it, by other names that hold it, or that hold something which it is a part of.
+    def _by_holders(self, part: ast.expr, key: str | None, *, how: How, below: bool) -> Iterator[Link]:
+        """The other names that hold a thing, or a part of it, or that hold something which it is a part of.
 
         Args:
             part: An expression that is the thing, or a part of it.
             key: The key of the thing that all of the part is below; None where that is not written, and for the thing itself.
-            depth: The names and functions that were followed to it.
             how: What of the thing, or of its part, the expression is.
             below: Whether it is a part of the thing.
         """
-        if depth >= _MOST_HOLDERS:
-            return
         root: ast.AST = part
         while isinstance(root, ast.Subscript | ast.Attribute | ast.Call):
             root = root.func if isinstance(root, ast.Call) else root.value
-        for end in self._flow.ends(part, how=how, depth=1 if isinstance(part, ast.Call) else 0):
+        for end in self._flow.ends(part, how=how, moved=isinstance(part, ast.Call)):
             if isinstance(end, Held) and isinstance(root, ast.Name) and root.id == end.name:
                 continue  # what is done by that name is looked at wherever the name is used
             if isinstance(end, Held):
-                found, at = self._of_holder(end, depth + 1), self._flow.statement(end.at)
-            else:
-                found, at = list(self._by(end.part, depth + 1)), self._flow.statement(end.part)
-                found = [each for each in found if each.of_part or not end.inside]
-            turns = isinstance(end, Held) and end.turns
-            holder = end.name if isinstance(end, Held) else ""
-            same = not (end.inside or turns or below)
-            for each in found:  # by another name of the thing itself, the same keys are changed
-                of_part = end.inside or turns or below or each.of_part
-                yield Change(at, each.key if same else key, of_part=of_part, guessed=each.guessed, holder=holder)
+                apart, owner, scope = end.turns or end.inside, self._owner(end), self._scope(end)
+                yield Link(
+                    Place(self, "object", owner) if owner is not None else Place(self, "name", scope, end.name),
+                    self._flow.statement(end.at),
+                    key,
+                    same=not (apart or below),  # by another name of the thing itself, the same keys are changed
+                    below=apart or below,
+                    holder=end.name,
+                    lasting=owner is not None or scope is None or scope is not self._function(end.at),
+                    parts_only=end.inside,
+                    sure_only=apart,
+                    only=end.key,
+                    besides=end.at,
+                )
+            elif isinstance(end, Used):
+                yield Link(
+                    Place(self, "expression", end.part),
+                    self._flow.statement(end.part),
+                    key,
+                    same=not (end.inside or below),
+                    below=end.inside or below,
+                    holder="",
+                    parts_only=end.inside,
+                )
 
-    def _by_call(self, given: ast.expr, outer: ast.Call | ast.keyword, depth: int) -> Iterator[Change]:
+    def _by_call(
+        self, given: ast.expr, outer: ast.Call | ast.keyword, key: str | None, *, below: bool
+    ) -> Iterator[Change | Link]:
         """`fill(kw)`: changed where the function of that name changes it, or where neither the file nor one beside it has it.
 
-        A method of something else is taken to read it (`wandb.init(config=kw)`), unless the file has one of that name.
+        A method of something else is taken to read it (`wandb.init(config=kw)`), unless the file has one of that name. The other
+        arguments are those of `_by_holders`.
         """
         call = outer if isinstance(outer, ast.Call) else self._above[outer]
         if not isinstance(call, ast.Call) or given is call.func:
@@ -317,7 +331,7 @@ class Changes:
         if called in _SETTING:
             if call.args and given is call.args[0]:
                 name = call.args[1] if len(call.args) > 1 else None
-                yield Change(call, str(name.value) if isinstance(name, ast.Constant) else None)
+                yield Change(call, key or (str(name.value) if isinstance(name, ast.Constant) else None), of_part=below)
             return
         is_known = called in self._functions
         if called in _READERS or (called[:1].isupper() and not is_known) or not (changes or is_known):
@@ -326,15 +340,41 @@ class Changes:
         functions = [(function, self) for function in self._functions.get(called, ())]
         other = self._elsewhere(called) if not functions and isinstance(call.func, ast.Name) else None
         functions += [other] if other is not None else []
-        if not functions or depth >= _DEEPEST:
-            yield Change(call, of_part=True, guessed=not functions)
-            return
+        if not functions or self._is_above(call):
+            yield Change(call, key, of_part=True, guessed=True)
         for function, owner in functions:
-            parameter = _parameter(function, call, given)
-            whole = [Change(call, of_part=True)]
-            inner = whole if parameter is None else owner._in_function(function, parameter, depth + 1)
-            found = (Change(call, each.key, of_part=each.of_part, guessed=each.guessed) for each in inner)
-            yield from dict.fromkeys(found)
+            parameter = parameter_of(function, call, given)
+            if parameter is None:
+                yield Change(call, key, of_part=True)
+            else:
+                yield Link(Place(owner, "parameter", function, parameter), call, key, same=key is None, below=below)
+
+    def _elsewhere_given_back(self, call: ast.Call, given: ast.AST) -> Iterable[Back]:
+        """As what a function of another file gives back what it is given."""
+        found = self._elsewhere(call.func.id) if isinstance(call.func, ast.Name) else None
+        return found[1]._flow.given_back(found[0], call, given) if found is not None else ()
+
+    def _is_above(self, call: ast.Call) -> bool:
+        """Whether a call may be one of a class above that the file does not have: `super().__init__(kw)`."""
+        if not isinstance(call.func, ast.Attribute) or ast.unparse(call.func.value).partition("(")[0] != "super":
+            return False
+        above = self._above.get(call)
+        while above is not None and not isinstance(above, ast.ClassDef):
+            above = self._above.get(above)
+        return above is None or any(ast.unparse(base) not in self._functions for base in above.bases)
+
+
+def _place_of(change: Change) -> tuple[bool, int]:
+    """Where a change stands among others."""
+    return change.is_later, change.line
+
+
+def _own_name(function: ast.AST) -> str | None:
+    """The name that a method has for its object, if a function has one as a method has it."""
+    if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+        return None
+    places = [*function.args.posonlyargs, *function.args.args]
+    return places[0].arg if places else None
 
 
 def _first(call: ast.Call) -> str | None:
@@ -372,15 +412,3 @@ def _is_written_dict(call: ast.Call) -> bool:
     """Whether a call makes a dict of keywords that are all written out: `dict(x=1)`."""
     named = isinstance(call.func, ast.Name) and call.func.id == "dict"
     return named and not call.args and all(keyword.arg for keyword in call.keywords)
-
-
-def _parameter(function: ast.FunctionDef | ast.AsyncFunctionDef, call: ast.Call, given: ast.expr) -> str | None:
-    """The parameter of a function that a call gives a name to; None where that cannot be told."""
-    for keyword in call.keywords:
-        if keyword.value is given:
-            return keyword.arg
-    places = [*function.args.posonlyargs, *function.args.args]
-    if (isinstance(call.func, ast.Attribute) or function.name == "__init__") and places[:1]:
-        places = places[1:] if places[0].arg in ("self", "cls") else places
-    at = next((index for index, part in enumerate(call.args) if part is given), len(places))
-    return places[at].arg if at < len(places) and not any(isinstance(p, ast.Starred) for p in call.args) else None

@@ -16,11 +16,12 @@ from rlstep_hooks.launch.python_source import NotLiteralError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rlstep_hooks.launch.python_changes import Change, Changes
+    from rlstep_hooks.launch.python_changes import Changes
     from rlstep_hooks.launch.python_documents import Documents, Finder
     from rlstep_hooks.launch.python_functions import Calls
     from rlstep_hooks.launch.python_members import Members
     from rlstep_hooks.launch.python_scopes import Scopes
+    from rlstep_hooks.launch.python_search import Change
 
 
 class Document(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from rlstep_hooks.launch.python_source import FUNCTIONS, NotLiteralError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from rlstep_hooks.launch.python_changes import Change
+    from rlstep_hooks.launch.python_search import Change
 
 _BRANCHES = ast.If | ast.For | ast.AsyncFor | ast.While | ast.Try | ast.Match
 

@@ -22,12 +22,12 @@ from rlstep_hooks.launch.python_substitution import expression_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from rlstep_hooks.launch.python_changes import Change
     from rlstep_hooks.launch.python_documents import Documents, Finder
     from rlstep_hooks.launch.python_members import Members, Pairs
     from rlstep_hooks.launch.python_opened import Document
     from rlstep_hooks.launch.python_options import Option
     from rlstep_hooks.launch.python_scopes import Scopes
+    from rlstep_hooks.launch.python_search import Change
 
 _OPERATIONS: dict[type[ast.operator], Any] = {
     ast.Add: lambda a, b: a + b,
@@ -242,7 +242,7 @@ class Values:
     def _is_changed(self, use: ast.Name) -> bool:
         """Whether the file changes what a name holds by anything but the statement that uses it."""
         changes = self._changes.of(use.id)
-        return any(change.holder is not None or not is_within(use, change.node, self._above) for change in changes)
+        return any(change.is_later or not is_within(use, change.node, self._above) for change in changes)
 
     def _same_of_all(self, choices: list[ast.expr], node: ast.expr, depth: int) -> Any:
         """The value that each of several assignments gives a name, whichever of them the run comes to.

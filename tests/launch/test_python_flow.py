@@ -6,29 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rlstep_hooks.launch.python_file import read_calls
+from tests.launch.random_aliases import read, run, wrong
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 START = "inner = {'n': 4, 'k': 2}\n"
-
-
-def read(tmp_path: Path, text: str) -> object:
-    """The value of `n` that a file is read to give `Config`; None where it is asked about."""
-    (tmp_path / "train.py").write_text(text)
-    calls = read_calls(tmp_path / "train.py", finder=lambda name: tmp_path / name)
-    found = calls.settings.get("Config.n")
-    return None if found is None or found.unknown or "Config" in calls.opened else found.value
-
-
-def run(text: str) -> object:
-    """The value that Python gives it."""
-    given: list[Any] = []
-    exec(
-        compile(text, "train.py", "exec"), {"Config": lambda **words: given.append(words["n"]), "__name__": "__main__"}
-    )
-    return given[-1]
 
 
 @pytest.mark.parametrize(
@@ -209,3 +192,56 @@ def test_keywords_that_a_function_filters(
     (tmp_path / "compat.py").write_text(keeps)
     text = KEPT.format(imports="from compat import keep" if is_beside else keeps, given=given)
     assert read(tmp_path, text) == value
+
+
+LAST_BY_NAMES = "".join(f"v{n} = {'inner' if n == 0 else f'v{n - 1}'}\n" for n in range(40))
+LAST_BY_FUNCTIONS = "def f0(kw):\n    kw['n'] = 8\n" + "".join(
+    f"def f{n}(kw):\n    f{n - 1}(kw)\n" for n in range(1, 40)
+)
+OBJECT = (
+    "class Holder:\n    def __init__(self, kw):\n        self.kw = kw\n    def set(self):\n        self.kw['n'] = 8\n"
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "b = inner\nc = b\nd = c\ne = d\ne['n'] = 8\nConfig(**inner)\n",
+        f"{LAST_BY_NAMES}v39['n'] = 8\nConfig(**inner)\n",
+        f"{LAST_BY_NAMES}v39['n'] = 8\nConfig(n=v20['n'])\n",
+        f"{LAST_BY_FUNCTIONS}f39(inner)\nConfig(**inner)\n",
+        "a = [inner]\nb = {'x': a}\nc = [b]\nd = (c,)\nd[0][0]['x'][0]['n'] = 8\nConfig(**inner)\n",
+        # The change by another name comes after the last one by its own.
+        "b = inner\ninner['n'] = 5\nb['n'] = 8\nConfig(**inner)\n",
+        "def get():\n    inner['n'] = 8\ninner['n'] = 5\nget()\nConfig(**inner)\n",
+        f"{OBJECT}held = Holder(inner)\ninner['n'] = 5\nheld.set()\nConfig(**inner)\n",
+        f"{OBJECT}class Below(Holder):\n    pass\nheld = Below(inner)\nheld.set()\nConfig(**inner)\n",
+        "STORE = []\ndef keep(kw):\n    STORE.append(kw)\nkeep(inner)\nSTORE[0]['n'] = 8\nConfig(**inner)\n",
+        "def keep(kw):\n    global held\n    held = kw\nkeep(inner)\ninner['n'] = 5\nheld['n'] = 8\nConfig(**inner)\n",
+        "def same(kw):\n    one = kw\n    return one\nv = same(inner)\nv['n'] = 8\nConfig(**inner)\n",
+        "def same(kw):\n    return kw\ndef again(kw):\n    return same(kw)\nv = again(inner)\nv['n'] = 8\nConfig(**inner)\n",
+    ],
+)
+def test_a_change_by_a_name_that_is_far_away_is_not_read_past(tmp_path: Path, text: str) -> None:
+    assert run(START + text) == 8
+    assert read(tmp_path, START + text) in (None, 8)
+
+
+def test_a_function_of_another_file_that_gives_back_what_it_is_given(tmp_path: Path) -> None:
+    (tmp_path / "common.py").write_text("def same(kw):\n    one = kw\n    return one\n")
+    text = "from common import same\ninner = {'n': 4}\nv = same(inner)\nv['n'] = 8\nConfig(**inner)\n"
+    assert read(tmp_path, text) is None
+    assert read(tmp_path, text.replace("v['n'] = 8\n", "")) == 4
+
+
+def test_names_in_a_circle_and_functions_that_call_themselves_are_read(tmp_path: Path) -> None:
+    text = "def walk(kw, depth):\n    print(kw)\n    return walk(kw, depth - 1) if depth else kw\nwalk(inner, 3)\nConfig(**inner)\n"
+    assert run(START + text) == read(tmp_path, START + text) == 4
+    circle = "a = inner\nfor each in range(3):\n    b = a\n    a = b\nConfig(**inner)\n"
+    assert run(START + circle) == read(tmp_path, START + circle) == 4
+
+
+def test_random_programs_are_never_read_wrongly(tmp_path: Path) -> None:
+    texts, rightly = wrong(tmp_path, 300, 2026113016)
+    assert not texts
+    assert rightly > 5
