@@ -92,6 +92,8 @@ class HeadWatch:
         self._calls = 0
         self._handle: Any = None
         self._followed: HeadGradient | None = None
+        self.autocast: str | None = None
+        """The dtype of autocast in the latest of these forwards, "no" where there was none; None before the first one."""
 
     def begin(self, model: Any, tokens: Tensor, attention: Tensor, length: int) -> None:
         """Follow tokens of the next forward.
@@ -113,6 +115,7 @@ class HeadWatch:
         def see(module: Any, inputs: Any, output: Any) -> None:
             self.end()
             with self._guard:
+                self.autocast = autocast_on(tokens.device.type)
                 # Where weights are sharded it is whole by now if it is gathered with the model, as FSDP does (a root group), and not if
                 # it is gathered for its own forward alone, as ZeRO-3 does.
                 if _is_plain(head):
@@ -171,6 +174,16 @@ class HeadWatch:
 
         hidden.register_hook(arrives)
         self._followed = followed
+
+
+def autocast_on(device: str) -> str:
+    """The dtype of autocast where this is called, such as "bfloat16"; "no" where none is on.
+
+    Args:
+        device: The kind of device.
+    """
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else "no"
+    return str(dtype).removeprefix("torch.")
 
 
 def _is_plain(head: Any) -> bool:

@@ -355,6 +355,9 @@ class RolloutValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Completions that stand before in the rollout, token by token; None if that was not compared."""
     copied_nats: float | None = None
     """The largest -log p of these completions; 0 without one."""
+    improbable: str = ""
+    """Completions of this process that chance does not repeat, with spaces between them: of each a checksum of its tokens, a colon, and
+    its -log p in whole nats. Of many those with the smallest checksums are here, which are the same ones on each process."""
     mean_ratio: float | None = None
     """Mean ratio of all micro-batches that were trained on the rollout; masked tokens count as 1, as in the framework's own
     metric."""

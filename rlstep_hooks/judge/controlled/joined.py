@@ -1,14 +1,15 @@
-"""Joins what the trainers of a controlled run recorded of their gradients, of what they hold and of what their losses are divided by,
-as it comes; for each role."""
+"""Joins what the trainers of a controlled run recorded of their gradients, of what they hold, of the divisors of their losses and of
+their completions, as it comes; for each role."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias, get_args
 
+from rlstep_hooks.judge.ranks.copies import CopiesAmongRanks
 from rlstep_hooks.judge.ranks.reduction.outcome import Reductions
 from rlstep_hooks.judge.ranks.replicas import Replicas
 from rlstep_hooks.judge.ranks.update_divisors import UpdateDivisors
-from rlstep_hooks.record.events import GradientParts, Measured, Moment, Replica, ReplicaSums, Unobserved
+from rlstep_hooks.record.events import GradientParts, Measured, Moment, Replica, ReplicaSums, Rollout, Unobserved
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,6 +46,7 @@ class JoinedTrainers:
         self._reductions = Reductions(ranks, started)
         self._replicas = Replicas(started)
         self._divisors = UpdateDivisors(ranks, started)
+        self._copies = CopiesAmongRanks(ranks)
         self._waiting: dict[_Key, dict[int, GradientParts | ReplicaSums]] = {}
         self._missed = {_GRADIENTS: 0, _HELD: 0}
         """Updates and looks of which not all trainers have a record."""
@@ -59,8 +61,10 @@ class JoinedTrainers:
         """
         if isinstance(event, Unobserved) and event.what in _TOPICS:
             self._why[_TOPICS[event.what]].setdefault(rank, event.why)
+        if isinstance(event, Rollout):
+            return self._copies.take(rank, event)
         if isinstance(event, Measured):
-            return self._divisors.take(rank, event)
+            return [*self._divisors.take(rank, event), *self._copies.take(rank, event)]
         if not isinstance(event, GradientParts | ReplicaSums):
             return []
         key = _key(event)
@@ -95,7 +99,7 @@ class JoinedTrainers:
     @property
     def findings(self) -> list[Finding]:
         """All findings, each at its first update."""
-        return [*self._reductions.findings, *self._replicas.findings, *self._divisors.findings]
+        return [*self._reductions.findings, *self._replicas.findings, *self._divisors.findings, *self._copies.findings]
 
     def outcomes(self, absent: Sequence[int], *, ended: bool) -> list[RuleOutcome]:
         """The outcomes of the rules.

@@ -26,8 +26,8 @@ LINKS: dict[LinkName, Link] = {
         proved=("FSDP2",),
     ),
     "completions": yes(
-        "against the entropies that are computed with old log-probs, in the synchronous trainers; copies among the samples of one "
-        "process",
+        "against the entropies that are computed with old log-probs, in the synchronous trainers; copies among the samples of all "
+        "trainers",
         "not with bypass_mode, truncated sampling, filter_groups, over_sample_rate, several turns, full_determinism, or rollouts "
         "that run ahead",
         often="compared",
@@ -205,7 +205,11 @@ RULES: dict[str, Link] = {
     ),
     "RLS509": yes("rows by their fields `data_source`, `reward_model` and `extra_info`, in the controller"),
     "RLS513": yes("rows by their fields `data_source`, `reward_model` and `extra_info`, in the controller"),
-    "RLS519": yes("the samples of one process, when their old log-probs are computed", often="compared"),
+    "RLS519": yes(
+        "the samples of all trainers, when their old log-probs are computed; between two trainers the 256 completions of each with the "
+        "smallest checksums",
+        often="compared",
+    ),
     "RLS520": yes(
         "the queues of the trainers of `trainer/ppo/v1` and of fully_async_policy",
         "the names of the latest 65 536 prompts that were taken are remembered",

@@ -140,6 +140,16 @@ def test_what_once_survived_is_found(build: Callable[..., Any], name: str, monke
     assert audit.report.verdict == "FAIL"
 
 
+def test_forwards_without_the_autocast_that_is_asked_for(build: Callable[..., Any]) -> None:
+    """Mutants of accelerate's `Accelerator.__init__` leave it off, and all else is as configured."""
+    trainer, audit = build(**REUSED, bf16=True)
+    trainer.accelerator.native_amp = False
+    trainer.train()
+    told = [(found.expected, found.observed) for found in audit.report.findings if found.code == "RLS101"]
+    setting = "autocast in the policy's forward"
+    assert told == [(f"{setting} = bfloat16, as configured", f"{setting} = no")], problems(audit.report)
+
+
 _LOSS, _GENERATE = (
     "trl.trainer.grpo_trainer:GRPOTrainer._compute_loss",
     "trl.trainer.grpo_trainer:GRPOTrainer._generate",

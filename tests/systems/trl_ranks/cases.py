@@ -27,6 +27,10 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """The updates of a checkpoint that it goes on from: the same is trained before, without a fault; 0 where it begins anew."""
     records_elsewhere: bool = False
     """Whether the run that made the checkpoint has a folder of records of its own."""
+    mutation: dict[str, Any] = {}
+    """A mistake that a machine made in the framework's source (`tests.mutants.operators.Mutation`), which is in force on all ranks."""
+    traced: tuple[str, ...] = ()
+    """Modules whose executed lines each rank writes into FOLDER/<case>/lines<N>.json."""
     sharding: dict[str, Any] = {}
     """More of FSDP's own settings; of DeepSpeed's `stage` for another one than that of the launch, `offload`, and `zero` with more of
     ZeRO's own."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SCRIPT = Path(__file__).with_name("train_many.py")
 ROOT = Path(__file__).parents[3]
 PATIENCE = 240.0
-"""Seconds without a new outcome after which a launch is ended."""
+"""Seconds that a case may take; the first one of an environment compiles DeepSpeed's operations."""
 
 
 def outcomes(
@@ -29,6 +29,7 @@ def outcomes(
     cases: Sequence[Case],
     *,
     ranks: int = 2,
+    patience: float = PATIENCE,
     say: Callable[[str, list[Outcome]], None] = lambda name, of_ranks: None,
 ) -> dict[str, list[Outcome]]:
     """Train cases on several ranks; the outcomes of each case, by rank.
@@ -38,6 +39,7 @@ def outcomes(
         deployment: How the ranks share the model.
         cases: What is trained, in this order.
         ranks: Number of processes.
+        patience: Seconds without a new outcome after which a launch is ended, and begun again with the next case.
         say: Is called with each case that is done.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -51,7 +53,7 @@ def outcomes(
         (folder / "cases.json").write_bytes(msgspec.json.encode(left))
         with (folder / "output.txt").open("ab") as output:
             process = _started(folder, deployment, ranks, output)
-            done = _watched(process, folder, left, ranks, found, say)
+            done = _watched(process, folder, left, ranks, found, say, patience)
         if done == len(left):
             break
         stuck = left[done]
@@ -82,6 +84,7 @@ def _watched(
     ranks: int,
     found: dict[str, list[Outcome]],
     say: Callable[[str, list[Outcome]], None],
+    patience: float,
 ) -> int:
     """The number of cases that came to their end, in their order."""
     done, since = 0, time.monotonic()
@@ -94,7 +97,7 @@ def _watched(
             done, since = done + 1, time.monotonic()
         elif ended:
             return done
-        elif time.monotonic() - since > PATIENCE:
+        elif time.monotonic() - since > patience:
             break
         else:
             time.sleep(0.1)

@@ -22,11 +22,15 @@ from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.session import session
 from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer, tiny_trainer
 from tests.faults.trl_faults import FAULTS
+from tests.mutants.operators import Mutation
+from tests.mutants.sources import LivingFunctions, executed
 from tests.systems.trl_ranks.cases import Case, Deployment, Found, Outcome
 from tests.systems.trl_ranks.rank_faults import OF_CHECKPOINTS, OF_PARTS, OF_RANKS
 from tests.systems.trl_ranks.zero_faults import DRIFT, OF_WHOLE_MODELS, ZERO_FAULTS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rlstep_hooks.judge.report import Report
 
 BY_NAME = {
@@ -191,6 +195,27 @@ def train(folder: Path, deployment: Deployment, case: Case, engines: list[Any]) 
     return outcome_of(audit.report, trainer)
 
 
+@contextlib.contextmanager
+def mutated(case: Case) -> Iterator[None]:
+    """With the case's mistake in the framework's source."""
+    if not case.mutation:
+        yield
+        return
+    mutation = Mutation(**case.mutation)
+    with LivingFunctions([mutation.module]).in_force(mutation):
+        yield
+
+
+def traced(folder: Path, deployment: Deployment, case: Case, engines: list[Any]) -> Outcome:
+    """Train a case, and write which lines of the modules that it names were executed."""
+    if not case.traced:
+        return train(folder, deployment, case, engines)
+    outcomes: list[Outcome] = []
+    lines = executed(case.traced, lambda: outcomes.append(train(folder, deployment, case, engines)))
+    (folder / f"lines{os.environ['RANK']}.json").write_bytes(msgspec.json.encode(lines))
+    return outcomes[0]
+
+
 def train_draw(folder: Path, deployment: Deployment, case: Case) -> Outcome:
     """Train a random configuration on this rank."""
     from tests.systems.trl.random_runs.draws import Draw
@@ -237,7 +262,8 @@ def main(folder: Path, deployment: Deployment) -> None:
         started = time.monotonic()
         forget(engines)
         try:
-            outcome = train_draw(place, deployment, case) if case.draw else train(place, deployment, case, engines)
+            with mutated(case):
+                outcome = train_draw(place, deployment, case) if case.draw else traced(place, deployment, case, engines)
         except Exception as error:  # noqa: BLE001 - whatever training raises is the outcome
             lines = traceback.format_exc()[-1500:]
             outcome = Outcome(error=f"{type(error).__name__}: {error}"[:500] + "\n" + lines)

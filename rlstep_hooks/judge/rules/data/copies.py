@@ -48,7 +48,8 @@ class CopiedCompletions(Rule):
 
     Known limits:
         - Not where sampling is truncated on purpose, with tools or environments, with dropout, or with a replay buffer.
-        - Copies on other processes are not seen: RLS523 compares their random generators.
+        - Copies on several processes are seen in verl, among the 256 completions of each that have the smallest checksums. In TRL
+          RLS523 compares the random generators of processes.
 
     Sources:
         - https://arxiv.org/abs/2402.03300: GRPO samples a group of answers to each question
@@ -62,6 +63,13 @@ class CopiedCompletions(Rule):
     optional = True
     produces = (of_rollout("RLS505", *OTHER_FORWARD),)
     needs = ("microbatch_values.copied", "rollout_values.copied")
+    expected = "completions that were drawn one by one"
+    fix = "look for a seed that each request or generation gets, and for code that writes completions over each other"
+
+    @staticmethod
+    def why(nats: float) -> str:
+        """Why copies are none of chance, by -log p of one of them in nats."""
+        return f"the policy gives one of them a probability of exp(-{nats:.3g}), so chance does not repeat it"
 
     def rollout(self, event: Rollout) -> None:
         """Look at the copies that a controller counted."""
@@ -83,21 +91,21 @@ class CopiedCompletions(Rule):
         as_sampled = event.all_drawn and event.sampler_version == event.policy_version
         if as_sampled and values.copied is not None and values.copied_nats is not None:
             among = event.samples if event.own_samples is None else event.own_samples
-            self._look(values.copied, among, values.copied_nats - _apart(values, among))
+            self._look(values.copied, among, values.copied_nats - nats_apart(values, among))
 
     def _look(self, copied: int, among: int, nats: float) -> None:
         samples = self.progress.started.schedule.samples_per_rollout if self.progress.started.schedule else 0
         if self.holds(not copied) or nats <= PROVED + 2 * math.log(max(samples or 0, 2)):
             return
         self.fail(
-            expected="completions that were drawn one by one",
+            expected=self.expected,
             observed=f"{copied} of {among} equal another of the rollout, token by token",
-            why=f"the policy gives one of them a probability of exp(-{nats:.3g}), so chance does not repeat it",
-            fix="look for a seed that each request or generation gets, and for code that writes completions over each other",
+            why=self.why(nats),
+            fix=self.fix,
         )
 
 
-def _apart(values: RolloutValues, samples: int) -> float:
+def nats_apart(values: RolloutValues, samples: int) -> float:
     """Nats by which an engine may have given one completion a greater probability than the policy does: no more than their log-probs
     are apart over all tokens, nor than as many tokens as a completion has can be."""
     mean, largest, tokens = values.sampler_gap_mean, values.sampler_gap_max, values.sampler_gap_tokens

@@ -25,6 +25,7 @@ from rlstep_hooks.record.events import (
     ENDS_OF_PASSES,
     EVALUATED_ROWS,
     EVALUATION_MODE,
+    FORWARD_AUTOCAST,
     MINIBATCH_ORDER,
     PLANNED_EVALUATIONS,
     RATE_SCHEDULE,
@@ -274,6 +275,11 @@ _TOLD: dict[str, tuple[str, str]] = {
         "so no longer",
         "look for what puts layers into evaluation mode and is not undone by `model.train()`, which the trainer calls before each "
         "micro-batch: an evaluation, a generation, or a wrapper that replaces `train` or `eval`",
+    ),
+    FORWARD_AUTOCAST: (
+        "the arguments ask for mixed precision, and the policy's forward does not compute in it: each update has other roundings than "
+        "configured, and takes other memory and time",
+        "look for what replaces the model's `forward` once the trainer has prepared it, and for code that turns autocast off",
     ),
     TIED: (
         "the model's configuration ties its word embeddings, and two tensors are trained in the place of one: a checkpoint keeps one "

@@ -17,7 +17,7 @@ from rlstep_hooks.systems.trl.observe.calls import Activity
 from rlstep_hooks.systems.trl.observe.measure import entropy_split, token_mask
 from rlstep_hooks.systems.trl.observe.sampled_log_probs import SAMPLED
 from rlstep_hooks.systems.trl.observe.scored_alone import Computed
-from rlstep_hooks.systems.trl.observe.settings import of_forwards
+from rlstep_hooks.systems.trl.observe.settings import of_autocast, of_forwards
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,8 +51,8 @@ class MicroBatchHooks:
         self._head = HeadWatch(temperature, Guard(self.recorder, ("gradient",)), entropies=self._bonus)
         if observation.adapter.rows_hidden:
             self.recorder.cannot("gradient", observation.adapter.rows_hidden)
-        self._modes: SettingsWatch | None = None
-        """Follows the modes of modules that drop something, from the first update on that is compared."""
+        self._modes: tuple[SettingsWatch, ...] = ()
+        """Follow the modes of modules that drop something, and autocast, from the first update on that is compared."""
         self._replaced: list[tuple[str, Tensor]] = []
         """Modules whose backward hooks replaced gradients of the micro-batch that is trained."""
         self._dtype = torch.float32
@@ -135,10 +135,13 @@ class MicroBatchHooks:
             self._measure_loss(activity)
 
     def _look_at_modes(self) -> None:
-        """Compare the modes that the policy's modules had in this forward with those of the first one."""
+        """Compare the modes that the policy's modules had in this forward with those of the first one, and autocast with the
+        configuration."""
         if is_compared(self._microbatches // self._per_cycle):
-            self._modes = self._modes or of_forwards(self._observation.trainer)
-            self._modes.tell(self.recorder)
+            trainer = self._observation.trainer
+            self._modes = self._modes or (of_forwards(trainer), of_autocast(trainer, lambda: self._head.autocast))
+            for watch in self._modes:
+                watch.tell(self.recorder)
 
     def _loss_gets(self, call: Call) -> None:
         activity = self._observation.activity

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlstep_hooks.observe.settings import SameValues, SettingsWatch, attributes, optimizer_settings, values_of
-from rlstep_hooks.record.events import DROPPING, EVALUATION_MODE, TIED
+from rlstep_hooks.record.events import DROPPING, EVALUATION_MODE, FORWARD_AUTOCAST, TIED
 from rlstep_hooks.systems.trl.launch import CYCLE_SETTINGS
 from rlstep_hooks.systems.trl.observe.documented_optimizer import (
     WeightDecay,
@@ -27,7 +27,7 @@ from rlstep_hooks.systems.trl.observe.facts import active_dropout
 from rlstep_hooks.systems.trl.observe.limits import own_construction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from rlstep_hooks.observe.settings import Setting
     from rlstep_hooks.observe.sync_watch import EventRecorder
@@ -76,6 +76,9 @@ _IN_USE = (
 
 SETTINGS_OF_TRAINING = (*CYCLE_SETTINGS, *_COPIED.values(), *_OF_ENGINE, *_COUNTED.values(), *_IN_USE)
 """The arguments that are compared while training goes on."""
+
+_AUTOCAST = {"bf16": "bfloat16", "fp16": "float16"}
+"""Kinds of mixed precision, and the dtype of autocast in them."""
 
 _WEIGHTS = "trainer.reward_weights"
 
@@ -168,6 +171,24 @@ def of_forwards(trainer: Any) -> SettingsWatch:
     return SettingsWatch(
         lambda: [(DROPPING, sum(module.training for module in dropping))] if dropping else [], since="configuration"
     )
+
+
+def of_autocast(trainer: Any, seen: Callable[[], str | None]) -> SettingsWatch:
+    """The dtype of autocast in the policy's forwards, where mixed precision is asked for: accelerate wraps the model's forward with it
+    (accelerator.py 1.15.0:1824, `prepare_model`), and so does TRL (grpo_trainer.py 1.16.0:1497). DeepSpeed's engines have their own.
+
+    Args:
+        trainer: A trainer of transformers.
+        seen: The dtype in the latest forward that was looked at; None where none was.
+    """
+    own = trainer.is_deepspeed_enabled or not getattr(trainer.accelerator.autocast_handler, "enabled", True)
+    due = None if own else _AUTOCAST.get(_configured_precision(trainer.args))
+
+    def read() -> Iterator[Setting]:
+        if due is not None and (found := seen()) is not None:
+            yield FORWARD_AUTOCAST, found
+
+    return SettingsWatch(read, lambda: {FORWARD_AUTOCAST: due}, since="configuration")
 
 
 def _tied(trainer: Any) -> Iterator[Setting]:

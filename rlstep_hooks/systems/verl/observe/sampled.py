@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlstep_hooks.observe.identity import checksum_of
+from rlstep_hooks.observe.improbable import Improbable
 from rlstep_hooks.observe.surprisal import cap_of, surprisal_sums
 from rlstep_hooks.systems.verl.observe.samples import completion_rows, rows_of
 from rlstep_hooks.systems.verl.plan import is_fully_async, is_one_step_off
@@ -55,20 +56,23 @@ def numbers_of(
     sums = surprisal_sums(torch.cat(list(log_probs))[None], torch.cat(list(entropies))[None], mask[None], cap)
     seen: set[tuple[int, int]] = set()
     copied, nats = 0, 0.0
+    improbable = Improbable()
     for row, counted, of_row in zip(tokens, masks, log_probs, strict=True):
         # A row that fills up a batch counts nothing (trainer/ppo/padding_utils.py 0.9.1).
         if not counted.any():
             continue
-        text = len(row), checksum_of(row)
+        text, of_text = (len(row), checksum_of(row)), -float((of_row.float() * counted).sum())
         if text in seen:
             copied += 1
-            nats = max(nats, -float((of_row.float() * counted).sum()))
+            nats = max(nats, of_text)
         seen.add(text)
+        improbable.add(row.contiguous().numpy().tobytes(), of_text)
     return {
         "drawn_tokens": int(mask.sum()),
         **{name: float(value) for name, value in sums.items()},
         "copied": copied,
         "copied_nats": nats,
+        "improbable": str(improbable),
     }
 
 
