@@ -713,6 +713,20 @@ def mutants(session: nox.Session, target: str) -> None:
     session.run("python", "-m", "tests.mutants", target, *arguments, env=OFFLINE | kept)
 
 
+SPREAD = ("ddp", "fsdp2", "zero2", "zero3")
+
+
+@nox.session(name="mutants-ranks")
+@nox.parametrize("deployment", SPREAD, ids=SPREAD)
+@leaves_room
+def mutants_ranks(session: nox.Session, deployment: str) -> None:
+    """The same on two ranks, in the source of TRL, accelerate, torch's sharding and DeepSpeed. 5 minutes for 200 in DDP,
+    more where mutants hang. `-- --number N --seed S` for others. Not by default."""
+    kept = install_trl_with_deepspeed(session, "0.19.8")
+    arguments = session.posargs or ("--number", "200", "--seed", str(random.randrange(10**6)))
+    session.run("python", "-m", "tests.systems.trl_ranks.mutants", deployment, *arguments, env=OFFLINE | kept)
+
+
 @nox.session
 def fuzz(session: nox.Session) -> None:
     """Ten minutes of broken launches and damaged records (`-- --minutes N` for others), then 20 000 damaged records, each within 2 GB

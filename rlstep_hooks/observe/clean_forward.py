@@ -363,19 +363,30 @@ def why_not_alone(model: Any) -> str:
     return ""
 
 
-def why_not_with_head(model: Any, head: Any) -> str:
-    """Why a model's rows cannot go through its layers and this head of it alone; empty where they can."""
+def why_not_with_head(model: Any, head: Any, *also: str) -> str:
+    """Why a model's rows cannot go through its layers and this head of it alone; empty where they can.
+
+    Args:
+        model: The model.
+        head: The head.
+        also: As of `why_not_at_all`.
+    """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     layers = getattr(base, "base_model", None)
-    if why := why_not_at_all(model):
+    if why := why_not_at_all(model, *also):
         return why
     if layers is None or layers is base or not isinstance(head, torch.nn.Linear):
         return "the model's layers and its head are not apart"
     return "" if type(head).forward is torch.nn.Linear.forward else "the head is no plain matrix"
 
 
-def why_not_at_all(model: Any) -> str:
-    """Why a model's rows cannot be scored alone in any way; empty where they can."""
+def why_not_at_all(model: Any, *also: str) -> str:
+    """Why a model's rows cannot be scored alone in any way; empty where they can.
+
+    Args:
+        model: The model.
+        also: Beginnings of modules whose classes are known as transformers' are.
+    """
     settings = getattr(model, "active_peft_config", None)
     if getattr(settings, "is_prompt_learning", False):
         return "the adapter puts virtual tokens before each row"
@@ -385,7 +396,7 @@ def why_not_at_all(model: Any) -> str:
         kind.__mro__[1] is FSDPModule
     ):  # FSDP2 makes a class from that of the model (torch 2.13.0 _fully_shard.py `fully_shard`)
         kind = kind.__mro__[2]
-    if not kind.__module__.startswith("transformers."):
+    if not kind.__module__.startswith(("transformers.", *also)):
         return "the model's class is not transformers' own, and its forward may keep something"
     compiled = [of for of in base.modules() if hasattr(of, "_orig_mod") or getattr(of, "_compiled_call_impl", None)]
     if compiled:

@@ -35,14 +35,15 @@ _FLAT = "_flat_param"
 """Where FSDP1 keeps the flat parameter of a module (torch 2.13.0 distributed/fsdp/_unshard_param_utils.py:31)."""
 
 
-def why_not_beside(model: Any, head: Any = None) -> str:
+def why_not_beside(model: Any, head: Any = None, *also: str) -> str:
     """Why no row can go through a model beside its forwards; empty where rows can.
 
     Args:
         model: The model.
         head: What makes numbers of the output of its layers; None for the head of a language model.
+        also: Beginnings of modules whose classes are known as transformers' are, where a head is given.
     """
-    if why := why_not_alone(model) if head is None else why_not_with_head(model, head):
+    if why := why_not_alone(model) if head is None else why_not_with_head(model, head, *also):
         return why
     if torch.nn.modules.module._has_any_global_hook():
         return "hooks of all modules would see the forwards of copies"

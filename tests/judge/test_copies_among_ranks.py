@@ -50,7 +50,7 @@ def test_a_completion_of_two_processes_is_found_at_its_rollout() -> None:
     copies = joined([*first, *later], [*of_rollout(4, {"third": 70, "one": 90}), *of_rollout(5, {"other": 81})])
     (finding,) = copies.findings
     assert (finding.code, finding.where.rollout, finding.where.rank) == ("RLS519", 4, 1)
-    assert finding.observed == "1 of rank 1 equal one of rank 0, token by token"
+    assert finding.observed == "1 of rank 1 equal another of the rollout, of rank 0, token by token"
     assert "exp(-90)" in finding.why
     assert (finding.occurrences, finding.rollouts) == (2, (4, 5))
 

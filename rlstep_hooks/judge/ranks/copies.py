@@ -88,7 +88,7 @@ def _finding(found: dict[int, dict[tuple[int, int], list[float]]]) -> Finding:
         severity=rule.severity,
         title=rule.title,
         expected=rule.expected,
-        observed=f"{len(nats)} of rank {rank} equal one of rank {other}, token by token",
+        observed=f"{len(nats)} of rank {rank} equal another of the rollout, of rank {other}, token by token",
         where=Where(rollout=rollout, rank=rank),
         why=rule.why(max(nats)),
         fix=rule.fix,

@@ -10,6 +10,7 @@ from rlstep_hooks.observe.scored_rows import TOPIC, ScoredRows
 from rlstep_hooks.systems.openrlhf.observe import scored_alone, values_alone
 from rlstep_hooks.systems.openrlhf.observe.deployment import has_whole_rows, holds_whole_model
 from rlstep_hooks.systems.openrlhf.observe.scored_beside import LogProbsBeside
+from rlstep_hooks.systems.openrlhf.observe.values_beside import ValuesBeside
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.guard import GapRecorder
@@ -34,6 +35,9 @@ class RowsAlone:
         self._dtype = dtype
         self._scored = ScoredRows(recorder)
         self._beside = LogProbsBeside(self._scored, recorder)
+        self._values_beside = ValuesBeside(recorder)
+        self._values_open = False
+        """Whether values are being computed beside which rows go."""
         self._of_log_probs: dict[str, Any] = {}
         """Fields about the rows of the latest refresh that were scored again."""
         self._of_values: dict[str, Any] = {}
@@ -41,10 +45,15 @@ class RowsAlone:
         self._values_unseen = ""
         """Why no values are computed again; empty where some are, or none was looked at."""
 
-    def begin_refresh(self, number: int) -> None:
-        """Old log-probs are about to be computed, for a rollout of this number."""
-        if is_compared_whole(number):
-            self._scored.begin()
+    def begin(self, computes: str, number: int) -> None:
+        """Old log-probs ("refresh") or values are about to be computed, by the call of that number."""
+        if computes == "refresh":
+            if is_compared_whole(number):
+                self._scored.begin()
+            return
+        self._values_open = is_compared_whole(number) and not holds_whole_model(self._args)
+        if self._values_open:
+            self._values_beside.begin()
 
     def end_refresh(self) -> None:
         """Old log-probs are computed."""
@@ -73,6 +82,16 @@ class RowsAlone:
         found, self._of_log_probs = self._of_log_probs, {}
         return found
 
+    def critic_begins(self, call: Call) -> None:
+        """The critic's forward begins."""
+        if self._values_open:
+            self._values_beside.forward_begins(call, whole_rows=has_whole_rows(self._args))
+
+    def critic_ends(self, call: Call) -> None:
+        """The critic's forward is done."""
+        if self._values_open:
+            self._values_beside.forward_ends()
+
     @contained(TOPIC)
     def see_values(self, number: int, data: Any, part: slice, results: Any) -> None:
         """The critic computed values of this number: compare some with those of rows alone.
@@ -83,10 +102,13 @@ class RowsAlone:
             part: The micro-batches of this process.
             results: (B, L - 1) each, the values.
         """
-        self._of_values = {}
+        critic, beside = self._engine.module, self._values_open
+        self._of_values, self._values_open = {}, False
         if not is_compared_whole(number) or not results or self._values_unseen:
             return
-        critic = self._engine.module
+        if beside:
+            self._of_values = self._values_beside.end(critic, results)
+            return
         self._values_unseen = values_alone.why_not(critic, whole=holds_whole_model(self._args))
         if self._values_unseen:
             self.recorder.cannot(TOPIC, self._values_unseen)

@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 _ORDER, _VALUES, _SAMPLES = ("order",), ("log_ratio", "weights"), ("samples", "refresh")
 _FORMULA, _LOSS, _SAMPLER, _DELIVERY = ("formula",), ("loss",), ("sampler",), ("delivery",)
 """What is not observed any more where a hook fails."""
+_COMPUTES = ("refresh", "values")
+"""Calls in which a model computes what samples are trained with."""
 
 
 class OpenRlhfTrainer:
@@ -180,6 +182,8 @@ class OpenRlhfTrainer:
         # deepspeed.py:533: writes the model for others, at checkpoints (`ckpt.save_hf`) and once training is over.
         wrap(trainer.strategy, "save_model", after=self._published, topics=("checkpoints",))
         if not policy:
+            # model.py `CriticModel.forward`: one micro-batch of values, or of training, while ZeRO-3 gathers the weights.
+            hooks.forward(model, before=self._alone.critic_begins, after=self._alone.critic_ends, topics=(TOPIC,))
             # loss.py:275: gets values and targets of a micro-batch, on the device, and returns its loss.
             hooks.forward(trainer.critic_loss_fn, before=self._see_targets, topics=_LOSS)
             hooks.forward(trainer.critic_loss_fn, after=self._value_loss, topics=_FORMULA)
@@ -252,8 +256,8 @@ class OpenRlhfTrainer:
         """A call of the controller begins."""
         self._see_model()
         self._see_call(name)
-        if name == "refresh":
-            self._alone.begin_refresh(self._record.calls("refresh") - 1)
+        if name in _COMPUTES:
+            self._alone.begin(name, self._record.calls(name) - 1)
         self._arguments.tell(self.recorder)
 
     @contained(*_VALUES)

@@ -7,7 +7,7 @@ head are called here by themselves, past the forward that puts them together, in
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,13 +28,25 @@ def why_not(critic: Any, *, whole: bool) -> str:
     """
     if not whole:
         return "the critic's weights or its rows are shared out among processes"
+    if why := why_not_of_critic(critic):
+        return why
+    if hooked_by_others(critic):
+        return "somebody's own hooks of the critic's modules would see forwards that training does not make"
+    return ""
+
+
+def why_not_of_critic(critic: Any) -> str:
+    """Why the critic's layers and head are not known, or its rows are not whole; empty where they are."""
     if hasattr(critic, "peft_config"):
         return "adapters stand between the critic and its layers"
     if not hasattr(critic, "value_head_prefix") or getattr(critic, "packing_samples", False):
         return "the critic is none of OpenRLHF's own, or its rows are packed"
-    if hooked_by_others(critic):
-        return "somebody's own hooks of the critic's modules would see forwards that training does not make"
     return ""
+
+
+def head_of(critic: Any) -> Any:
+    """What makes values of the output of the critic's layers."""
+    return getattr(critic, critic.value_head_prefix)
 
 
 def look(critic: Any, batch: tuple[Tensor, Tensor, Tensor], observed: Tensor, turn: int) -> dict[str, Any]:
@@ -80,8 +92,41 @@ def look_at_rewards(model: Any, tokens: Tensor, attention: Tensor, rewards: Tens
 
 
 def _of_row(critic: Any, tokens: Tensor, attention: Tensor, counted: Tensor, observed: Tensor) -> dict[str, Any]:
-    real, counted = attention.bool().cpu(), counted.cpu()
-    values, sizes = _values(critic, tokens[real.to(tokens.device)])
+    values, sizes = _values(critic, tokens[attention.bool()])
+    return fields_of_row(critic, ComputedRow(0, attention, counted, values, sizes), observed)
+
+
+class ComputedRow(NamedTuple):
+    """What a row gives alone. N of its L tokens are real."""
+
+    place: int
+    """In its micro-batch."""
+    attention: Tensor
+    """(L,), 1 on real tokens."""
+    counted: Tensor
+    """(L - 1,), whether the token after a position is one of an answer."""
+    values: Tensor
+    """(N,), as the head gives them."""
+    sizes: Tensor
+    """(N,), the sizes of what each value is added up from."""
+
+
+def fields_of_row(critic: Any, row: ComputedRow, observed: Tensor) -> dict[str, Any]:
+    """Compare the values of one row with those that the critic gave; waits for the device.
+
+    Args:
+        critic: The model.
+        row: The row.
+        observed: (L - 1,), what the critic gave.
+
+    Returns:
+        Fields of `MicroBatchValues`.
+    """
+    real, counted, values, sizes = row.attention.bool().cpu(), row.counted.cpu(), row.values.float(), row.sizes
+    if critic.normalize_reward:
+        mean, deviation = _configured(critic)
+        values, sizes = (values - mean) / deviation, sizes / abs(deviation)
+    values, sizes = values.cpu(), sizes.cpu()
     # A value stands before the token that follows it.
     at = real.nonzero().squeeze(1)
     of_row = torch.nn.functional.pad(counted, (0, 1))[at]
@@ -90,8 +135,8 @@ def _of_row(critic: Any, tokens: Tensor, attention: Tensor, counted: Tensor, obs
 
 
 def _values(critic: Any, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """(L,), the value at each token of a row alone, and the sizes of what it is added up from; on the CPU."""
-    layers, head = getattr(critic, critic.base_model_prefix), getattr(critic, critic.value_head_prefix)
+    """(N,), what the head gives at each token of a row alone, and the sizes of what that is added up from."""
+    layers, head = getattr(critic, critic.base_model_prefix), head_of(critic)
     positions = torch.arange(tokens.numel(), device=tokens.device).unsqueeze(0)
     training = [module for module in critic.modules() if module.training]
     for module in training:
@@ -103,13 +148,10 @@ def _values(critic: Any, tokens: Tensor) -> tuple[Tensor, Tensor]:
             ).last_hidden_state[0]
             values = head(hidden).squeeze(-1)
             sizes = hidden.abs().float() @ head.weight.abs().float().squeeze(0)
-            if critic.normalize_reward:
-                mean, deviation = _configured(critic)
-                values, sizes = (values - mean) / deviation, sizes / abs(deviation)
     finally:
         for module in training:
             module.training = True
-    return values.float().cpu(), sizes.cpu()
+    return values, sizes
 
 
 def _configured(critic: Any) -> tuple[float, float]:
