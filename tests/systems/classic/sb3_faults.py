@@ -212,6 +212,12 @@ def acts_without_chance(model: Any) -> None:
     model.policy.forward = lambda observations, deterministic=False: act(observations, deterministic=True)
 
 
+def noise_of_all_environments(model: Any) -> None:
+    """All environments explore with one matrix of noise."""
+    sample = model.policy.action_dist.sample_weights
+    model.policy.action_dist.sample_weights = lambda log_std, batch_size=1: sample(log_std)
+
+
 def noise_of_before(model: Any) -> None:
     model.policy.action_dist.sample_weights = lambda *args, **kwargs: None
 

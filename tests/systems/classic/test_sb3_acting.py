@@ -9,7 +9,14 @@ from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 
-from tests.systems.classic.sb3_faults import FromSecond, acts_on_noise, acts_without_chance, noise_of_before, nothing
+from tests.systems.classic.sb3_faults import (
+    FromSecond,
+    acts_on_noise,
+    acts_without_chance,
+    noise_of_all_environments,
+    noise_of_before,
+    nothing,
+)
 from tests.systems.classic.test_sb3 import audited, codes, ppo
 
 if TYPE_CHECKING:
@@ -70,6 +77,7 @@ def test_a_callback_that_asks_the_policy_hides_how_it_acted() -> None:
 @pytest.mark.parametrize(
     ("begins", "words"),
     [
+        (noise_of_all_environments, "with one noise of gSDE for all environments: 64 actions"),
         (noise_of_before, "with noise of gSDE that was not drawn anew when it was due: "),
         (acts_on_noise, "not the mean plus the noise of gSDE: 64 actions"),
         (acts_without_chance, "not the mean plus the noise of gSDE: 64 actions"),

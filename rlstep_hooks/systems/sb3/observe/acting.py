@@ -45,6 +45,8 @@ class ActingWatch:
         """Actions of gSDE whose distribution has another deviation than its features and noise give."""
         self._late = 0
         """Steps of gSDE for which noise was due and not drawn anew, or was drawn anew and not due."""
+        self._shared = 0
+        """Actions of gSDE that had the noise of other environments too."""
         self._likeliest = 0
         """Actions one after another that are the likeliest ones, in the rollouts before too."""
         self._log_probability = 0.0
@@ -55,7 +57,7 @@ class ActingWatch:
     def begin(self, model: Any, *, compared: bool) -> None:
         """A rollout begins."""
         self._steps = 0 if compared and not has_own_rollouts(model) else None
-        self._seen = self._off = self._spread = self._late = 0
+        self._seen = self._off = self._spread = self._late = self._shared = 0
 
     def step(self, model: Any, given: dict[str, Any]) -> None:
         """An environment's step, when callbacks are told of it.
@@ -96,6 +98,8 @@ class ActingWatch:
 
     def _look_at_noise(self, model: Any, distribution: Any, actions: Tensor, step: int) -> None:
         features = distribution._latent_sde
+        # on_policy_algorithm.py 2.9.2 `collect_rollouts`: `reset_noise(env.num_envs)`.
+        self._shared += len(features) * (len(features) != len(distribution.exploration_matrices))
         of_each = len(features) > 1 and len(features) == len(distribution.exploration_matrices)
         noise = distribution.exploration_matrices if of_each else distribution.exploration_mat
         added = torch.einsum("ef,efa->ea", features, noise) if of_each else features @ noise
@@ -125,6 +129,8 @@ class ActingWatch:
                 "actions_off": self._late,
                 "actions_like": "with noise of gSDE that was not drawn anew when it was due",
             }
+        if self._shared:
+            return {"actions_off": self._shared, "actions_like": "with one noise of gSDE for all environments"}
         if self._log_probability < SURELY_NOT_DRAWN:
             return {"actions_off": self._likeliest, "actions_like": "the likeliest ones and nothing else"}
         return {"actions_off": 0}
