@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlstep_hooks.launch.python_members import Pairs
-from rlstep_hooks.launch.python_source import NotLiteralError, name_of, shown
+from rlstep_hooks.launch.python_source import FUNCTIONS, NotLiteralError, name_of, shown
 from rlstep_hooks.launch.python_substitution import expression_of
 
 if TYPE_CHECKING:
@@ -91,6 +91,8 @@ class Mappings:
         handed, own = self._bound(name), self._order.function(name)
         if handed is None or own is None or name.id in self._constants or self._order.function(handed) is own:
             return None
+        if _takes_all(own, name.id):  # `**kwargs` is a mapping of the function's own
+            return None if self._changes.within(own, name.id) else handed
         return handed if _only_unpacks(own, name.id) else None
 
     def _made_as(self, name: ast.Name) -> ast.expr | None:
@@ -226,6 +228,11 @@ class Mappings:
                 values.setdefault(change.key, use)
                 unsure[change.key] = f"{use.id} is changed in line {change.line}, with what only the run knows"
         return Pairs(values, unsure, first.hidden, filtered)
+
+
+def _takes_all(function: ast.AST, name: str) -> bool:
+    """Whether a name is that of all other keywords that a function is given: `def build(**kwargs)`."""
+    return isinstance(function, FUNCTIONS) and function.args.kwarg is not None and function.args.kwarg.arg == name
 
 
 def _only_unpacks(function: ast.AST, name: str) -> bool:

@@ -49,7 +49,7 @@ def options_of(tree: ast.Module, source: str, flags: Collection[str]) -> dict[st
         flags: The long options that it is called with.
     """
     found = dict(_placed(tree)) | dict(_added(tree))
-    for name, option in _of_dataclasses(tree, source, flags):
+    for name, option in (*_of_dataclasses(tree, source, flags), *_of_loops(tree)):
         found[name] = None if name in found else option
     return found
 
@@ -75,6 +75,57 @@ def _of_dataclasses(tree: ast.Module, source: str, flags: Collection[str]) -> It
             for each in node.body:
                 if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
                     yield each.target.id, _of_field(each, each.target.id, elsewhere=node not in tree.body)
+
+
+def _of_loops(tree: ast.Module) -> Iterator[tuple[str, Option]]:
+    """The fields of a dataclass of the file, each of which a loop makes an option:
+    `for f in fields(Config): parser.add_argument(f"--{f.name}", type=f.type, default=f.default)`.
+    """
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef) and not node.bases}
+    # With annotations that stay texts, no type could be called.
+    if any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body):
+        return
+    for loop in (node for node in ast.walk(tree) if isinstance(node, ast.For)):
+        match loop:
+            case ast.For(target=ast.Name(id=field), iter=ast.Call(func=made, args=[ast.Name(id=name)]), orelse=[]):
+                owner = classes.get(name) if ast.unparse(made).rpartition(".")[2] == "fields" else None
+                kinds = _kinds_in(loop, field) if owner is not None else None
+            case _:
+                continue
+        if owner is None or kinds is None:
+            continue
+        for each in owner.body:
+            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+                option = _of_field(each, each.target.id, elsewhere=False)
+                kind = ast.unparse(option.keywords["type"])
+                yield each.target.id, option if kind in kinds else _with_other_type(option)
+
+
+def _kinds_in(loop: ast.For, field: str) -> tuple[str, ...] | None:
+    """The types of fields whose words a loop converts by the very type of the field; None where it does not make an option of each."""
+    *before, last = loop.body
+    call = last.value if isinstance(last, ast.Expr) else None
+    if not isinstance(call, ast.Call) or name_of(call.func) != "add_argument" or len(call.args) != 1:
+        return None
+    words = {word.arg: ast.unparse(word.value) for word in call.keywords}
+    named = ast.unparse(call.args[0]) == f"f'--{{{field}.name}}'"
+    if not named or words.get("default") != f"{field}.default" or not set(words) <= {"type", "default", "help"}:
+        return None
+    kinds = {
+        ast.unparse(each.targets[0]): ast.unparse(each.value)
+        for each in before
+        if isinstance(each, ast.Assign) and len(each.targets) == 1
+    }
+    if len(kinds) < len(before):
+        return None
+    kind = kinds.get(words.get("type", ""), words.get("type", ""))
+    converts = kind == f"{field}.type" or (kind.endswith(f" if {field}.type == bool else {field}.type"))
+    return ("int", "float", "str") if converts else ()
+
+
+def _with_other_type(option: Option) -> Option:
+    """An option whose word in a command means nothing that is known."""
+    return Option(option.names, {**option.keywords, "type": ast.Constant("another")})
 
 
 def _of_field(field: ast.AnnAssign, name: str, *, elsewhere: bool) -> Option:

@@ -63,7 +63,7 @@ class DataSets:
             ):
                 return next((rows for column in columns if (rows := length_of(column)) is not None), None)
             case ast.Call(func=ast.Attribute(value=of, attr="from_list"), args=[rows]) if _is_data_set(of):
-                return length_of(rows)
+                return self._length_of(rows)
             case ast.Call(func=ast.Attribute(value=of, attr=kept)) if kept in _KEEPING_ROWS and not _is_batched(node):
                 return self.rows_of(of, depth + 1)
             case ast.Call(func=ast.Name()) if (result := self._given_back(node)) is not None:
@@ -72,6 +72,14 @@ class DataSets:
                 bound = self._last_bound(node)
                 return self.rows_of(bound, depth + 1) if bound is not None else None
         return None
+
+    def _length_of(self, rows: ast.expr) -> ast.expr | None:
+        """How many elements a list has, which may have a name that nothing but its assignment and this use have."""
+        if isinstance(rows, ast.Name):
+            uses = [node for node in ast.walk(self._tree) if isinstance(node, ast.Name) and node.id == rows.id]
+            bound = self._last_bound(rows) if sum(each is not rows for each in uses) == 1 else None
+            return length_of(bound) if bound is not None else None
+        return length_of(rows)
 
     def _last_bound(self, name: ast.Name) -> ast.expr | None:
         """What the last assignment before a use of a name binds it to; None where only the run knows which one that is."""
@@ -115,6 +123,8 @@ def length_of(node: ast.expr) -> ast.expr | None:
             generators=[ast.comprehension(iter=ast.Call(func=ast.Name(id="range"), args=[number]), ifs=[])]
         ):
             return number
+        case ast.ListComp(generators=[ast.comprehension(iter=ast.List() | ast.Tuple() as parts, ifs=[])]):
+            return length_of(ast.copy_location(ast.List(parts.elts, ast.Load()), parts))
         case ast.BinOp(left=ast.List(elts=[_]), op=ast.Mult(), right=number):
             return number
     return None

@@ -264,10 +264,20 @@ class Scopes:
                 pairs = self._pairs(word.value)
                 if pairs is None or pairs.hidden or pairs.filtered or parameter in pairs.unsure:
                     return None
+                if pairs.unsure and function.args.kwarg is not None and parameter == function.args.kwarg.arg:
+                    return None
                 given |= pairs.values
         arguments = function.args
         places = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
         given |= dict(zip(places[bound:], call.args, strict=False))
+        if (
+            arguments.kwarg is not None and parameter == arguments.kwarg.arg
+        ):  # all keywords that no other parameter takes
+            named = {each.arg for each in (*arguments.args, *arguments.kwonlyargs)}
+            others = {name: value for name, value in given.items() if name not in named}
+            return ast.copy_location(ast.Dict([*map(ast.Constant, others)], [*others.values()]), call)
+        if arguments.vararg is not None and parameter == arguments.vararg.arg:
+            return None
         return given.get(parameter) or dict(_defaults(arguments)).get(parameter)
 
     def _is_under_main(self, node: ast.AST) -> bool:

@@ -153,3 +153,27 @@ def test_a_key_that_may_be_there_is_not_missed(tmp_path: Path, line: str, more: 
 
 def test_the_second_part_of_a_key_may_be_the_one_that_is_not_there(tmp_path: Path) -> None:
     assert "KeyError: 'enabled'" in with_set_up(tmp_path, more=", colocated: {resources: 1}")[0]
+
+
+PARALLEL = """
+class Policy:
+    def __init__(self, config):
+        tp_size = config["dtensor_cfg"]["tensor_parallel_size"]
+        {line}
+"""
+REFUSES = 'assert tp_size < 4 or os.environ.get("NRL_IGNORE_TP_ACCURACY_CHECK"), "a known batch-variant accuracy issue"'
+
+
+@pytest.mark.parametrize(("line", "refused"), [("pass", False), (REFUSES, True)])
+def test_tensor_parallelism_is_refused_where_the_policy_beside_the_launch_refuses_it(
+    tmp_path: Path, line: str, refused: bool
+) -> None:
+    files = {
+        "nemo_rl/algorithms/grpo.py": "",
+        "nemo_rl/algorithms/loss_functions.py": "class ClippedPGLossFn:\n    def __init__(self, cfg):\n        pass\n",
+        "nemo_rl/models/policy/lm_policy.py": PARALLEL.format(line=line),
+        "examples/run_grpo.py": "grpo_train()\n",
+    }
+    sizes = "policy.dtensor_cfg.tensor_parallel_size=4 policy.logprob_batch_size=2 cluster.gpus_per_node=8"
+    plan = in_checkout(tmp_path, files, f"uv run python examples/run_grpo.py {sizes}\n")
+    assert ("accuracy issue" in " ".join(finding.observed for finding in plan.findings)) is refused

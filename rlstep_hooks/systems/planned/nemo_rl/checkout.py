@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from rlstep_hooks.systems.engine.own_source import Step
 
 _LOSSES = ("algorithms/loss/loss_functions.py", "algorithms/loss_functions.py")
+_POLICY = "models/policy/lm_policy.py"
+_ACCURACY = re.compile(r"NRL_IGNORE_TP_ACCURACY_CHECK|batch-variant")
+"""What the refusal of tensor parallelism over several devices says; the policies of 2025 have none."""
 _CORRECTION = "loss_fn.use_importance_sampling_correction"
 _SECTION = "loss_fn.truncated_importance_sampling_"
 """How the settings begin that the loss may refuse."""
@@ -54,8 +57,12 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     absent = absent_key(checkout, given) if any(name.startswith("grpo.") for name in given) else None
     if absent is not None:
         system = msgspec.structs.replace(system, checks=(absent, *system.checks))
+    policy = checkout.source(_POLICY)
+    accepts = policy is not None and _ACCURACY.search(policy.text) is None
+    if accepts:
+        system = with_steps(system, inaccurate="False")
     found = _with_loss(system, checkout, given)
-    return Beside(system) if found is None and absent is not None else found
+    return Beside(system) if found is None and (accepts or absent is not None) else found
 
 
 def _with_loss(system: System, checkout: Checkout, given: Mapping[str, Setting]) -> Beside | None:
