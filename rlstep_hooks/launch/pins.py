@@ -141,6 +141,8 @@ def _of_file(path: Path, package: str) -> Iterator[Pin]:
         yield from _of_lock(text, path, package)
     elif _is(path, _SHELL) or _is(path, _PROSE):
         yield from _of_calls(text, path, package)
+        if _is(path, _PROSE):
+            yield from _of_prose(text, path, package)
     else:
         if path.suffix == ".toml" or path.name == "Pipfile":
             yield from _of_toml(text, path, package)
@@ -193,6 +195,11 @@ def _of_lines(text: str, path: Path, package: str, *, above: int = 0) -> Iterato
         yield from _in_line(plain, Place(_shown(path), number, 1), package)
 
 
+_WARNS = re.compile(
+    r"\b(?:not|no|never|avoid|broken|breaks|fails?|incompatible|instead|issue|bug|older|unlike|until|before|was|were)\b|n't|不|勿",
+    re.IGNORECASE,
+)
+"""Words of a line that may name a release which is not the one that runs."""
 _INSTALLS = re.compile(r"\b(?:pip3?|uv|conda|mamba|micromamba|poetry|pdm)\b[^\n]*\b(?:install|add)\b")
 
 
@@ -206,6 +213,18 @@ def _of_calls(text: str, path: Path, package: str) -> Iterator[Pin]:
         if bare.startswith("#") or not _INSTALLS.search(line):
             continue
         yield from _in_line(_with_values(line, text), _place(path, text, start), package)
+
+
+def _of_prose(text: str, path: Path, package: str) -> Iterator[Pin]:
+    """The one release that a text names as code, "training uses `ms-swift==3.10.3`", where it does not warn of any."""
+    found: dict[str, Pin] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        for said in re.finditer(rf"`{_spelled(package)}(?:\[[^\]]*\])?(==\d[\w.]*)`", line, re.IGNORECASE):
+            if _WARNS.search(line):
+                return
+            found.setdefault(said[1], Pin(Place(_shown(path), number, 1), said[1]))
+    if len(found) == 1:
+        yield from found.values()
 
 
 def _with_values(line: str, text: str) -> str:

@@ -113,6 +113,23 @@ def test_prose_counts_where_nothing_else_names_one_version(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Training uses `trl==0.14.0`.\n", ["==0.14.0"]),
+        ("训练统一使用\n`trl==0.14.0`训练\n", ["==0.14.0"]),
+        ("Use `trl==0.14.0`, and `TRL==0.14.0` for evaluation.\n", ["==0.14.0"]),
+        ("`trl==0.14.0` trains, `trl==0.15.2` evaluates.\n", []),
+        ("This does not work with `trl==0.14.0`.\n", []),
+        ("Training uses `trl==0.14.0`.\nUpgrade if `trl==0.14.0` fails.\n", []),
+        ("Training uses trl 0.14.0.\n", []),
+    ],
+)
+def test_a_release_that_the_text_of_a_readme_names_as_code(tmp_path: Path, text: str, found: list[str]) -> None:
+    (tmp_path / "README.md").write_text(text)
+    assert [pin for pin, _, _ in pins(tmp_path)] == found
+
+
+@pytest.mark.parametrize(
     ("name", "text"),
     [
         ("train.py", "# /// script\n# dependencies = [\n#     \"trl==0.17.0\",\n# ]\n# ///\nimport trl\n"),

@@ -196,10 +196,7 @@ def _planned(system: System, version: str, pin: Pin) -> str:
     assert system.releases is not None, "only a system with several releases has pins"
     first, end = system.releases
     if not release_of(first) <= release_of(version) < release_of(end):
-        raise LaunchError(
-            f"the checkout installs {system.title} {pin}, which is not known: {first} to before {end} are",
-            remedy=_REMEDY,
-        )
+        raise _not_known(system, pin)
     if system.keys is None:
         return version
     known = key_list(system.keys.file)
@@ -209,11 +206,20 @@ def _planned(system: System, version: str, pin: Pin) -> str:
     return next((each for each in known.releases if release_of(each)[:2] == series), version)
 
 
+def _not_known(system: System, pin: Pin) -> LaunchError:
+    assert system.releases is not None, "only a system with several releases has pins"
+    first, end = system.releases
+    return LaunchError(
+        f"the checkout installs {system.title} {pin}, which is not known: {first} to before {end} are", remedy=_REMEDY
+    )
+
+
 def _in_ranges(system: System, pins: list[Pin], fits: _Fitting) -> tuple[Pinned, ...]:
     """The newest release within all ranges; empty where that is the one that is planned anyway, or where the settings say another.
 
     Raises:
-        LaunchError: The newest of a system's releases is not in the range, and the others are not listed.
+        LaunchError: No release that is known is in a range; or the newest of a system's releases is not in it, and the others are not
+            listed.
     """
     if not pins:
         return ()
@@ -228,6 +234,10 @@ def _in_ranges(system: System, pins: list[Pin], fits: _Fitting) -> tuple[Pinned,
     listed = (
         planned_releases(system) if system.keys is not None else _between(system, commits_of(system.commits).tagged)
     )
+    for pin in pins:
+        own = SpecifierSet(pin.constraint)
+        if not any(own.contains(release) for release in listed):
+            raise _not_known(system, pin)
     within = [release for release in listed if allowed.contains(release)]
     best = next((release for release in reversed(within) if fits.has_most(release)), None)
     if best is None:

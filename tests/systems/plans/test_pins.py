@@ -77,6 +77,8 @@ def test_a_release_that_the_user_names_comes_before_a_pin(tmp_path: Path) -> Non
         (f"{URL}@some-branch", "not known"),
         ("trl==0.7.1", "not known"),
         ("trl==7.0", "not known"),
+        ("trl>=7.0", "not known"),  # no release that is known is in the range
+        ("trl<0.5", "not known"),
         # Between 0.16.1 and 0.17.0 the rollout grew to all micro-batches of an update.
         (f"{URL}@1bca49515ecd5b85d16e68c42c76670e252e19f1", "plan this launch differently"),
         ("trl==0.15.2\ntrl==0.20.0", "plan this launch differently"),
