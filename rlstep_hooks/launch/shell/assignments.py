@@ -5,11 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from rlstep_hooks.launch.shell.ends import EndedError
 from rlstep_hooks.launch.shell.keyed_arrays import at_key, key_of
 from rlstep_hooks.launch.shell.rewrites import redirected
 from rlstep_hooks.launch.shell.scope import NOT_SET, Text
 from rlstep_hooks.launch.shell.syntax import source_of
-from rlstep_hooks.launch.shell.walk import EndedError, Function
+from rlstep_hooks.launch.shell.walk import Function
 from rlstep_hooks.launch.shell.words import arithmetic, fields_of, heredoc, joined
 from rlstep_hooks.launch.text import LaunchError, UnknownText
 

@@ -9,10 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.shell.conditions import test
+from rlstep_hooks.launch.shell.ends import EndedError
 from rlstep_hooks.launch.shell.patterns import pattern_of
 from rlstep_hooks.launch.shell.scope import Text
 from rlstep_hooks.launch.shell.syntax import source_of
-from rlstep_hooks.launch.shell.walk import EndedError
 from rlstep_hooks.launch.shell.words import joined
 from rlstep_hooks.launch.wildcards import matches
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.files import contents
 from rlstep_hooks.launch.shell import rewrites
+from rlstep_hooks.launch.shell.ends import BrokenError, ContinuedError, EndedError, ReturnedError
 from rlstep_hooks.launch.shell.scope import Text
 from rlstep_hooks.launch.shell.substitutions import edited
-from rlstep_hooks.launch.shell.walk import DEEPEST, BrokenError, ContinuedError, EndedError, ReturnedError
+from rlstep_hooks.launch.shell.walk import DEEPEST
 from rlstep_hooks.launch.shell.words import OUTPUT
 from rlstep_hooks.launch.text import UnknownText
 

@@ -141,6 +141,9 @@ def _cut_off(walk: Walk, last_line: int, line: int, word: str) -> None:
 
 def _launched(walk: Walk, node: Node, tokens: tuple[Token, ...], environment: dict[str, Token]) -> None:
     """A command that is no part of the shell."""
+    if walk.printing is not None:
+        walk.printing.command(tokens)
+        return
     missing = tuple(walk.scope.missing)
     stdin = walk.stdin
     if (

@@ -9,9 +9,9 @@ import msgspec
 
 from rlstep_hooks.launch.shell.branches import follow_condition
 from rlstep_hooks.launch.shell.conditions import test
+from rlstep_hooks.launch.shell.ends import BrokenError, ContinuedError, EndedError
 from rlstep_hooks.launch.shell.scope import Text
 from rlstep_hooks.launch.shell.syntax import source_of
-from rlstep_hooks.launch.shell.walk import BrokenError, ContinuedError, EndedError
 from rlstep_hooks.launch.shell.words import arithmetic, fields_of
 from rlstep_hooks.launch.text import LaunchError
 

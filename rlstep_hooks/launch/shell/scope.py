@@ -13,7 +13,7 @@ from rlstep_hooks.launch.shell.syntax import source_of
 from rlstep_hooks.launch.text import Place, Token, UnknownText
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from tree_sitter import Node
 
@@ -31,6 +31,9 @@ class Text(msgspec.Struct, frozen=True):
     any_number: bool = False
     """Whether it stands for any number of words: it is unknown, and bash splits it outside quotes."""
 
+
+_BASH = {"BASH_VERSION": "5.2.15(1)-release"}
+"""What bash sets itself: a file that only bash may source asks whether it is set."""
 
 BLANKS = " \t\n"
 """What separates words unless a script sets `IFS`."""
@@ -71,7 +74,7 @@ class Scope:
         self.file = script
         """The file that is read now: the script, or a file that it sources."""
         self.given = dict(given)
-        self.variables: dict[str, Variable] = {name: Text(value) for name, value in given.items()}
+        self.variables: dict[str, Variable] = {name: Text(value) for name, value in (_BASH | self.given).items()}
         self.positional = [Text(token.text, token.unknown) for token in arguments]
         self.missing: list[UnknownText] = []
         """Arrays without a value that were expanded since this list was last emptied."""
@@ -85,6 +88,8 @@ class Scope:
         """Variables that the script's commands get in their environment."""
         self.folder: str | None = os.getcwd()
         """Where the script is at this point; None if that depends on the machine."""
+        self.printed: Callable[[Node], Text | None] | None = None
+        """What a substitution prints that calls a function of the script."""
         self.references: dict[str, str] = {}
         """Names that stand for another variable (`declare -n NAME=OTHER`), and that variable's name."""
         self.keyed: set[str] = set()

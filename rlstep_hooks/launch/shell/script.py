@@ -12,13 +12,16 @@ nobody starts it without that variable.
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.files import contents, size_of
 from rlstep_hooks.launch.shell import assignments, branches, loops
 from rlstep_hooks.launch.shell.commands import follow_command
+from rlstep_hooks.launch.shell.ends import BrokenError, ContinuedError, EndedError, ReturnedError
+from rlstep_hooks.launch.shell.printed import printed_by_function
 from rlstep_hooks.launch.shell.scope import Scope
-from rlstep_hooks.launch.shell.walk import LARGEST_SCRIPT, BrokenError, ContinuedError, EndedError, ReturnedError, Walk
+from rlstep_hooks.launch.shell.walk import LARGEST_SCRIPT, Walk
 from rlstep_hooks.launch.text import LaunchError, Place, Token
 
 if TYPE_CHECKING:
@@ -93,6 +96,7 @@ def _parts(walk: Walk, node: Node, depth: int) -> None:
 
 def _whole(walk: Walk, node: Node, depth: int) -> None:
     """Follow a text to its end, or to where it ends itself."""
+    walk.scope.printed = partial(printed_by_function, walk)
     with suppress(EndedError, ReturnedError, BrokenError, ContinuedError):
         walk.run_children(node, depth)
 

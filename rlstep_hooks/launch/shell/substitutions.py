@@ -119,6 +119,15 @@ class _Reader:
         return known(given, stdin)
 
 
+def printed_by_command(name: str, given: list[str]) -> str | None:
+    """What a command prints that works on text alone; None for any other, and where that depends on the machine."""
+    known = _COMMANDS.get(name)
+    try:
+        return known(given, "") if known is not None else None
+    except _DependsError:
+        return None
+
+
 def _plain(words: list[str]) -> list[str]:
     return [word for word in words if word != "--"]
 

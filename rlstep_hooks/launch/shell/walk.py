@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.files import find_file, size_of
+from rlstep_hooks.launch.shell.ends import EndedError, ReturnedError
 from rlstep_hooks.launch.shell.scope import Scope, Text
 from rlstep_hooks.launch.shell.slurm import job_variables
 from rlstep_hooks.launch.shell.syntax import first_error, parse, readable
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.launch.changed_files import Changed
     from rlstep_hooks.launch.command import Command
+    from rlstep_hooks.launch.shell.printing import Printing
     from rlstep_hooks.launch.shell.scope import Variable
     from rlstep_hooks.launch.text import Token, UnknownText
 
@@ -37,22 +39,6 @@ DEEPEST = 60
 _MOST_STATEMENTS = 20_000
 _PASSING = frozenset({"command", "redirected_statement", "pipeline"})
 """Statements that end with a command: the next line may have been meant as its continuation."""
-
-
-class EndedError(Exception):
-    """`exit`: the nearest branch that only the run decides on ends here, or the whole script."""
-
-
-class ReturnedError(Exception):
-    """`return`: the nearest branch that only the run decides on ends here, or the function."""
-
-
-class BrokenError(Exception):
-    """`break` outside all conditions."""
-
-
-class ContinuedError(Exception):
-    """`continue` outside all conditions."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +78,10 @@ class Walk:
         """Where the last command ends; 0 if what follows cannot belong to it."""
         self.functions: dict[str, Function] = {}
         self.called: set[str] = set()
+        self.printing: Printing | None = None
+        """What the function prints whose output is being looked for."""
+        self.nested = 0
+        """Number of such functions that are being followed."""
         self.stdin: Text | None = None
         self.written: dict[str, str] = {}
         """Texts that the script writes to files, by path."""
@@ -174,6 +164,8 @@ class Walk:
             )
         if depth > DEEPEST:
             raise LaunchError("nested too deeply", self.scope.place(node))
+        if self.printing is not None and self.printing.passes(node):
+            return
         statement = self._kinds.get(node.type)
         if statement is not None:
             if node.type not in _PASSING:
@@ -192,6 +184,8 @@ class Walk:
             branches: The branches.
             on: What the condition depends on.
         """
+        if self.printing is not None:
+            self.printing.is_known = False
         before = dict(self.scope.variables)
         positional, folder = list(self.scope.positional), self.scope.folder
         outcomes = []

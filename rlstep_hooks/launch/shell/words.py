@@ -373,6 +373,8 @@ def _substituted(node: Node, scope: Scope) -> Text:
     printed = output(
         node, scope, words=lambda word: fields_of(word, scope), heredoc=lambda redirect: heredoc(redirect, scope)
     )
+    if printed is None and scope.printed is not None:
+        printed = scope.printed(node)
     return unresolved(node, scope) if printed is None else printed
 
 
