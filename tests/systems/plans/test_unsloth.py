@@ -86,7 +86,12 @@ def test_the_release_of_trl_that_the_checkout_installs_counts(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "pin", ["trl==0.15.2", "git+https://github.com/huggingface/trl.git@e95f9fb74a3c3647b86f251b7e230ec51c64b72b"]
+    "pin",
+    [
+        "trl==0.15.2",
+        "trl>=0.28.0",
+        "git+https://github.com/huggingface/trl.git@e95f9fb74a3c3647b86f251b7e230ec51c64b72b",
+    ],
 )
 def test_a_release_of_trl_that_unsloth_does_not_take_is_asked_about(tmp_path: Path, pin: str) -> None:
     (tmp_path / "requirements.txt").write_text(f"unsloth\n{pin}\n")
