@@ -8,22 +8,16 @@ the same samples (ring attention, tensor parallelism) the first records.
 from __future__ import annotations
 
 import copy
-import os
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlstep_hooks.observe.averaged_weights import AveragedWeights
-from rlstep_hooks.observe.checkpoints import note_saved
 from rlstep_hooks.observe.compared import is_compared
 from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.observe.hooks import Hooks
 from rlstep_hooks.observe.identity import RefreshedSamples, checksum_of, recognise
-from rlstep_hooks.observe.saved_parts import SavedParts
 from rlstep_hooks.observe.scored_rows import TOPIC
-from rlstep_hooks.observe.sharding import saved_zero
 from rlstep_hooks.observe.trainer_record import REFRESHES, TrainerRecord
 from rlstep_hooks.record.events import Carried, CarriedPart, FactsRead
 from rlstep_hooks.record.ledger import rank_process
@@ -36,11 +30,11 @@ from rlstep_hooks.systems.openrlhf.observe.buffered import (
     identity,
 )
 from rlstep_hooks.systems.openrlhf.observe.carried import TO_TRAINERS, part_of, sample_of
-from rlstep_hooks.systems.openrlhf.observe.checkpoints import state_of, weights_published, weights_saved
 from rlstep_hooks.systems.openrlhf.observe.loss_meter import LossMeter
 from rlstep_hooks.systems.openrlhf.observe.model_weights import ModelWeights
 from rlstep_hooks.systems.openrlhf.observe.process import folder, introduce, patches, run_name
 from rlstep_hooks.systems.openrlhf.observe.rows_alone import RowsAlone
+from rlstep_hooks.systems.openrlhf.observe.saved_models import SavedModels
 from rlstep_hooks.systems.openrlhf.observe.settings import (
     DTYPES,
     of_arguments,
@@ -101,9 +95,9 @@ class OpenRlhfTrainer:
         scale, own = float(steps) if self._scales_seen else 0.0, copy.deepcopy(args)
         self._meter = LossMeter(own, role, ranks=ranks, accumulation=steps, scale=scale, recorder=self.recorder)
         self._buffered = BufferedNumbers()
-        self._saved_parts = SavedParts(self.recorder, role)
-        self._averaged = self._average() if role == "policy" and args.train.enable_ema else None
-        """The moving average of the policy's weights; None where there is none, or a scaler may leave steps out."""
+        self._saved = SavedModels(
+            trainer, engine, role, process, self.recorder, lambda: self.version, averages=self._scales_seen
+        )
         self._dtype = DTYPES.get(str(args.ds.param_dtype), str(args.ds.param_dtype))
         self._alone = RowsAlone(args, engine, self._dtype, self.recorder)
         self._arguments = of_arguments(args)
@@ -158,9 +152,7 @@ class OpenRlhfTrainer:
         # ppo_actor.py:259, ppo_critic.py:121: one micro-batch.
         wrap(trainer, "training_step", before=self._begin_loss, topics=_FORMULA)
         wrap(trainer, "training_step", before=self._begin_microbatch, after=self._abandon, topics=_ORDER)
-        if self._averaged is not None:
-            # ppo_actor.py:362: behind the step of an update the weights are averaged, so that it is done where the next one begins.
-            wrap(trainer, "training_step", before=self._see_average, topics=("checkpoints",))
+        self._saved.attach(hooks)
         if self._order is not None:
             wrap(trainer, "ppo_train", before=self._order_begins, after=self._order_ends, topics=("settings",))
             wrap(trainer.replay_buffer, "collate_fn", before=self._takes, topics=("settings",))
@@ -177,10 +169,6 @@ class OpenRlhfTrainer:
         hooks.forward(model, before=self._see_inputs, topics=_FORMULA)
         self._steps.place(hooks, trainer.strategy, self._engine.gradient_accumulation_steps())
         hooks.steps(self._engine.basic_optimizer, before=self._compare_settings, topics=("settings",))
-        # deepspeed.py:685: writes the checkpoint of this process's model.
-        wrap(trainer.strategy, "save_ckpt", after=self._saved, topics=("checkpoints",))
-        # deepspeed.py:533: writes the model for others, at checkpoints (`ckpt.save_hf`) and once training is over.
-        wrap(trainer.strategy, "save_model", after=self._published, topics=("checkpoints",))
         if not policy:
             # model.py `CriticModel.forward`: one micro-batch of values, or of training, while ZeRO-3 gathers the weights.
             hooks.forward(model, before=self._alone.critic_begins, after=self._alone.critic_ends, topics=(TOPIC,))
@@ -223,34 +211,6 @@ class OpenRlhfTrainer:
         return self._weights.label_held()
 
     # Calls of the controller
-
-    def _saved(self, call: Call) -> None:
-        path = os.path.join(call.argument("save_dir", 1), call.argument("tag", 2))
-        note_saved(folder(), self._process, path, state_of(self._engine))
-        parts = saved_zero.parts_saved(self._engine, Path(path))
-        self._saved_parts.tell({"weights": weights_saved(self._engine, path), **parts})
-
-    def _published(self, call: Call) -> None:
-        # ppo_actor.py:612, 677: whoever asks for averaged weights is given these.
-        trainer, policy = self._trainer, self.role == "policy"
-        averaged = policy and trainer.args.train.enable_ema
-        model = trainer.ema_model if averaged else trainer.actor if policy else trainer.critic
-        found = weights_published(model, call.argument("output_dir", 2))
-        parts = {"averaged Hugging Face weights" if averaged else "Hugging Face weights": found}
-        if self._averaged is not None:
-            self._averaged.look(self.version)
-            parts["moving average of the weights"] = self._averaged.found()
-        self._saved_parts.tell(parts)
-
-    @contained("checkpoints")
-    def _average(self) -> AveragedWeights | None:
-        trained, averaged = self._trainer.actor.parameters(), self._trainer.ema_model.parameters()
-        kept = float(self._trainer.args.train.ema_beta)
-        return AveragedWeights(trained, averaged, kept) if self._scales_seen else None
-
-    def _see_average(self, call: Call) -> None:
-        if self._averaged is not None:
-            self._averaged.look(self.version)
 
     def begin(self, name: Any) -> None:
         """A call of the controller begins."""
