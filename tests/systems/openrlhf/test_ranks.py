@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rlstep_hooks.record.events import GradientParts
+from rlstep_hooks.record.events import GradientParts, Measured
 from tests.detection.outcomes import Clean, note
 from tests.reports import unproved
 from tests.systems.openrlhf import rank_faults
@@ -125,9 +125,10 @@ def test_nothing_is_found_beside_the_faults(stage: int, trained: dict[str, Repor
 
 
 @pytest.mark.thorough
-def test_all_processes_of_two_ranks_are_silent(assets: Assets, extensions: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stage", [2, 3])
+def test_all_processes_of_two_ranks_are_silent(stage: int, assets: Assets, extensions: Path, tmp_path: Path) -> None:
     flags: dict[str, Any] = reinforce(assets, tmp_path, rows=24) | ENGINE_LOG_PROBS
-    flags |= {"actor.num_gpus_per_node": 2, "train.micro_batch_size": 2}
+    flags |= {"actor.num_gpus_per_node": 2, "train.micro_batch_size": 2, "ds.zero_stage": stage}
     flags |= {"algo.advantage.estimator": "gae", "critic.num_gpus_per_node": 2}
     run = clean(flags, tmp_path, extensions=extensions)
     check(run, rollouts=3, updates=6, critic_updates=6, weight_syncs=3)
@@ -136,3 +137,5 @@ def test_all_processes_of_two_ranks_are_silent(assets: Assets, extensions: Path,
     assert {code: outcomes[code].verdict for code in compared} == dict.fromkeys(compared, "PASS")
     events = [event for process in ("rank0", "critic0") for event in run.record(process)]
     assert {event.role for event in events if isinstance(event, GradientParts)} == {"policy", "critic"}
+    measured = [of for event in events if isinstance(event, Measured) for of in event.microbatches]
+    assert {of.clean_of for of in measured if of.role == "critic" and of.clean_gap is not None} == {"the values"}
