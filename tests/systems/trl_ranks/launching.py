@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -101,7 +102,7 @@ def _watched(
             break
         else:
             time.sleep(0.1)
-    _end(process)
+    _end(process, folder / cases[min(done, len(cases) - 1)].name)
     return done
 
 
@@ -110,12 +111,21 @@ def _is_done(folder: Path, ranks: int) -> bool:
     return all((folder / f"rank{rank}.json").exists() for rank in range(ranks))
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Wait a little for a launch, then end it with all its ranks."""
+def _end(process: subprocess.Popen[bytes], case: Path) -> None:
+    """Wait a little for a launch, then end it with all its ranks, each of which is the leader of a session of its own.
+
+    Args:
+        process: The launch.
+        case: The folder of the case that it is in.
+    """
     try:
         process.wait(timeout=10)
     except subprocess.TimeoutExpired:
+        ranks = [int(begun.read_text()) for begun in case.glob("begun*")]
         os.killpg(process.pid, signal.SIGKILL)
+        for rank in ranks:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(rank, signal.SIGKILL)
         process.wait()
 
 

@@ -258,7 +258,7 @@ def main(folder: Path, deployment: Deployment) -> None:
     for case in cases:
         place = folder / case.name
         place.mkdir(exist_ok=True)
-        (place / f"begun{rank}").touch()
+        (place / f"begun{rank}").write_text(str(os.getpid()))
         started = time.monotonic()
         forget(engines)
         try:
