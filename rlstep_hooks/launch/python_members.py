@@ -67,6 +67,8 @@ class Members:
         self._changes = changes
         self._stored = stored
         self._owner = owner
+        self._own_values: dict[tuple[ast.ClassDef, str], ast.expr | None] = {}
+        self._plain: dict[tuple[ast.ClassDef, int], bool] = {}
 
     def value_of(self, node: ast.expr) -> ast.expr | None:
         """The expression that a member of a container is; None where that cannot be told."""
@@ -151,6 +153,11 @@ class Members:
 
     def _of_self(self, owner: ast.ClassDef, attribute: str) -> ast.expr | None:
         """What the `__init__` of a class of the file gives an attribute that no other method and no class below it assigns."""
+        if (owner, attribute) not in self._own_values:
+            self._own_values[owner, attribute] = self._given_by_start(owner, attribute)
+        return self._own_values[owner, attribute]
+
+    def _given_by_start(self, owner: ast.ClassDef, attribute: str) -> ast.expr | None:
         derived = any(
             isinstance(base, ast.Name) and base.id == owner.name
             for each in self._classes.values()
@@ -179,6 +186,11 @@ class Members:
 
     def _is_plain(self, owner: ast.ClassDef, depth: int) -> bool:
         """Whether a class gives its attributes only values that are written in it, and derives from such classes of the file alone."""
+        if (owner, depth) not in self._plain:
+            self._plain[owner, depth] = self._is_written_out(owner, depth)
+        return self._plain[owner, depth]
+
+    def _is_written_out(self, owner: ast.ClassDef, depth: int) -> bool:
         decorators = {ast.unparse(each).partition("(")[0].rpartition(".")[2] for each in owner.decorator_list}
         names = {node.id for node in ast.walk(owner) if isinstance(node, ast.Name)}
         names |= {node.attr for node in ast.walk(owner) if isinstance(node, ast.Attribute)}
