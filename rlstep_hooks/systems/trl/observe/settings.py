@@ -181,7 +181,8 @@ def of_autocast(trainer: Any, seen: Callable[[], str | None]) -> SettingsWatch:
         trainer: A trainer of transformers.
         seen: The dtype in the latest forward that was looked at; None where none was.
     """
-    own = trainer.is_deepspeed_enabled or not getattr(trainer.accelerator.autocast_handler, "enabled", True)
+    handler = getattr(trainer.accelerator, "autocast_handler", None)
+    own = getattr(trainer, "is_deepspeed_enabled", False) or not getattr(handler, "enabled", True)
     due = None if own else _AUTOCAST.get(_configured_precision(trainer.args))
 
     def read() -> Iterator[Setting]:
