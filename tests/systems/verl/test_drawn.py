@@ -88,4 +88,13 @@ def test_sums_leave_out_what_is_masked_and_padding_is_no_copy() -> None:
         "surprise_largest": 1.5,
         "copied": 1,
         "copied_nats": 4.0,
+        "improbable": "",
     }
+
+
+def test_improbable_completions_are_told_with_what_they_cost() -> None:
+    log_probs = [torch.tensor([-20.0, -20.5]), torch.tensor([-40.0, -1.0]), torch.tensor([-1.0, -1.0])]
+    masks = [torch.tensor([1, 1]), torch.tensor([0, 1]), torch.tensor([1, 1])]
+    tokens = [torch.tensor([5, 6]), torch.tensor([7, 8]), torch.tensor([5, 6])]
+    found = numbers_of(log_probs, [torch.ones(2)] * 3, masks, tokens, math.inf)["improbable"]
+    assert [each.partition(":")[2] for each in found.split()] == ["40"]
