@@ -182,8 +182,9 @@ def autocast_on(device: str) -> str:
     Args:
         device: The kind of device.
     """
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else "no"
-    return str(dtype).removeprefix("torch.")
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return "no"
+    return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
 
 
 def _is_plain(head: Any) -> bool:

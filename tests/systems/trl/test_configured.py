@@ -140,6 +140,10 @@ def test_what_once_survived_is_found(build: Callable[..., Any], name: str, monke
     assert audit.report.verdict == "FAIL"
 
 
+@pytest.mark.skipif(
+    RELEASE.release[:2] < (1, 16),
+    reason="the transformers of older releases have an autocast of their own around a loss on a CPU",
+)
 def test_forwards_without_the_autocast_that_is_asked_for(build: Callable[..., Any]) -> None:
     """Mutants of accelerate's `Accelerator.__init__` leave it off, and all else is as configured."""
     trainer, audit = build(**REUSED, bf16=True)

@@ -139,7 +139,7 @@ class MicroBatchHooks:
         configuration."""
         if is_compared(self._microbatches // self._per_cycle):
             trainer = self._observation.trainer
-            self._modes = self._modes or (of_forwards(trainer), of_autocast(trainer, lambda: self._head.autocast))
+            self._modes = self._modes or (of_forwards(trainer), of_autocast(trainer, self._head))
             for watch in self._modes:
                 watch.tell(self.recorder)
 

@@ -27,8 +27,9 @@ from rlstep_hooks.systems.trl.observe.facts import active_dropout
 from rlstep_hooks.systems.trl.observe.limits import own_construction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
+    from rlstep_hooks.observe.head_gradient import HeadWatch
     from rlstep_hooks.observe.settings import Setting
     from rlstep_hooks.observe.sync_watch import EventRecorder
 
@@ -173,21 +174,21 @@ def of_forwards(trainer: Any) -> SettingsWatch:
     )
 
 
-def of_autocast(trainer: Any, seen: Callable[[], str | None]) -> SettingsWatch:
+def of_autocast(trainer: Any, head: HeadWatch) -> SettingsWatch:
     """The dtype of autocast in the policy's forwards, where mixed precision is asked for: accelerate wraps the model's forward with it
     (accelerator.py 1.15.0:1824, `prepare_model`), and so does TRL (grpo_trainer.py 1.16.0:1497). DeepSpeed's engines have their own.
 
     Args:
         trainer: A trainer of transformers.
-        seen: The dtype in the latest forward that was looked at; None where none was.
+        head: Has seen autocast in the latest forward that was looked at.
     """
     handler = getattr(trainer.accelerator, "autocast_handler", None)
     own = getattr(trainer, "is_deepspeed_enabled", False) or not getattr(handler, "enabled", True)
     due = None if own else _AUTOCAST.get(_configured_precision(trainer.args))
 
     def read() -> Iterator[Setting]:
-        if due is not None and (found := seen()) is not None:
-            yield FORWARD_AUTOCAST, found
+        if due is not None and head.autocast is not None:
+            yield FORWARD_AUTOCAST, head.autocast
 
     return SettingsWatch(read, lambda: {FORWARD_AUTOCAST: due}, since="configuration")
 
