@@ -52,6 +52,12 @@ def rate_falls_to_zero(draw: Draw, config: Any, trainer: Any) -> bool:
     return str(config.lr_scheduler_type.value) == "cosine" and "num_cycles" in (config.lr_scheduler_kwargs or {})
 
 
+def rate_never_rises(draw: Draw, config: Any, trainer: Any) -> bool:
+    """RLS603, RLS604: of one update, whose rate is that of the beginning of a warm-up, which is 0."""
+    updates = int(trainer.state.max_steps)
+    return updates == 1 <= config.get_warmup_steps(updates)
+
+
 def nothing_is_taught(draw: Draw, config: Any, trainer: Any) -> bool:
     """RLS406, RLS310: cispo multiplies each log-prob by the ratio, cut off at an upper bound that is 0 here."""
     upper = config.epsilon if config.epsilon_high is None else config.epsilon_high
@@ -64,6 +70,8 @@ TRUE: dict[tuple[str, str], Callable[[Draw, Any, Any], bool]] = {
     ("RLS406", "error"): nothing_is_taught,
     ("RLS605", "warning"): rates_changed,
     ("RLS603", "warning"): rate_falls_to_zero,
+    ("RLS603", "error"): rate_never_rises,
+    ("RLS604", "warning"): rate_never_rises,
     ("RLS506", "warning"): rows_never_seen,
     ("RLS301", "warning"): noise,
     ("RLS313", "warning"): another_forward,
