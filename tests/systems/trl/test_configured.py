@@ -70,6 +70,13 @@ SURVIVED: dict[str, tuple[str, str, str, dict[str, Any], str]] = {
         EVALUATED,
         "evaluations by eval_steps = one after every 2 updates",
     ),
+    "updates of which no callback is told": (
+        "transformers.trainer:Trainer._run_epoch",
+        "self.control = self.callback_handler.on_step_end(self.args, self.state, self.control)",
+        "pass",
+        {**EVALUATED, "max_steps": -1, "num_train_epochs": 1, "rows": 6},
+        "evaluations by eval_steps = one after every 2 updates",
+    ),
     "evaluations at the ends of passes too": (
         "transformers.trainer_callback:DefaultFlowCallback.on_epoch_end",
         "args.eval_strategy == IntervalStrategy.EPOCH and args.eval_delay <= state.epoch",

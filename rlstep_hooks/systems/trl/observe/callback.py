@@ -184,8 +184,6 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Training ended without an exception."""
         self._notice_late(state)
-        if self._observer is not None:
-            self._observer.update_passed(state.global_step)
         self._saw_begin = False
         if self._session.running:
             self._completed()
@@ -358,6 +356,9 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             not_evaluated(f"the weights before they are sharded: {describe(error)}")
 
     def _completed(self) -> None:
+        trainer = self._trainer() if self._trainer is not None else None
+        if self._observer is not None and trainer is not None:
+            self._observer.update_passed(trainer.state.global_step)
         self._end(stopped=self._asked_to_stop)
 
     def _end(self, error: BaseException | None = None, *, stopped: bool = False) -> None:

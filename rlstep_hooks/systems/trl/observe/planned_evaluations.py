@@ -26,8 +26,10 @@ class PlannedEvaluations:
         args = trainer.args
         every = getattr(args, "eval_steps", None)
         self._told = False
-        self._evaluated = int(trainer.state.global_step)
-        """Updates made when the latest evaluation ended, or when this call of `train` began: what was due before is over."""
+        self._passed = int(trainer.state.global_step)
+        """Updates up to which nothing is looked at any more: those made when this call of `train` began, or were looked at."""
+        self._evaluated: set[int] = set()
+        """Updates since then after which an evaluation ended."""
         self._every = 0
         """Updates from one to the next; 0 where they are not followed."""
         by_steps = str(getattr(args.eval_strategy, "value", args.eval_strategy)) == "steps"
@@ -36,17 +38,24 @@ class PlannedEvaluations:
 
     def evaluated(self) -> None:
         """An evaluation ended."""
-        self._evaluated = int(self._trainer.state.global_step)
+        if self._every:
+            self._evaluated.add(int(self._trainer.state.global_step))
 
     def passed(self, updates: int, recorder: EventRecorder) -> None:
-        """Look whether an evaluation was due after so many updates, when its time is over.
+        """Look whether evaluations were due after up to so many updates, when the time of the last one is over. A loop that leaves out
+        its callbacks is looked at when it ends.
 
         Args:
             updates: Updates made, of this moment or the one before.
             recorder: Takes the event.
         """
-        due = self._every and updates and not updates % self._every and updates >= self._trainer.args.eval_delay
-        if not due or self._told or self._evaluated == updates or own_evaluation(self._trainer):
+        if not self._every or updates <= self._passed:
+            return
+        first = self._passed - self._passed % self._every + self._every
+        due = (of for of in range(first, updates + 1, self._every) if of >= self._trainer.args.eval_delay)
+        missing = next((of for of in due if of not in self._evaluated), None)
+        self._passed, self._evaluated = updates, {of for of in self._evaluated if of > updates}
+        if missing is None or self._told or own_evaluation(self._trainer):
             return
         self._told = True
         recorder.emit(
@@ -54,7 +63,7 @@ class PlannedEvaluations:
                 at=recorder.now(),
                 name=PLANNED_EVALUATIONS,
                 before=f"one after every {self._every} updates",
-                after=f"none after update {updates}",
+                after=f"none after update {missing}",
                 since="configuration",
             )
         )
