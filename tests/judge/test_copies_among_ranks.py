@@ -73,6 +73,11 @@ def test_few_rollouts_are_kept() -> None:
     assert len(copies._texts) == MOST_KEPT
 
 
+def test_rollouts_that_are_not_compared_leave_nothing_behind() -> None:
+    events = [event for index in range(100) for event in of_rollout(index, {}) if isinstance(event, Rollout)]
+    assert len(joined(events, events)._samples) == 2 * MOST_KEPT
+
+
 def test_processes_keep_the_same_ones_of_many_completions() -> None:
     texts = [number.to_bytes(4, "big") for number in range(4 * MOST_IMPROBABLE)]
     one, other = Improbable(), Improbable()
