@@ -8,6 +8,9 @@ import msgspec
 
 from rlstep_hooks.planning.finding import Where
 
+WRITTEN = (bool, int, float, str, list, dict, type(None))
+"""Kinds of settings that a case carries to its ranks. Others, as a reward function, each rank has from the fault itself."""
+
 Deployment = Literal["ddp", "fsdp1", "fsdp2", "zero0", "zero1", "zero2", "zero3"]
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from tests.faults.fault import WHOLE_RUN, Fault
 from tests.faults.trl_faults import EXPRESSIBLE
-from tests.systems.trl_ranks.cases import Case, Deployment, Outcome
+from tests.systems.trl_ranks.cases import WRITTEN, Case, Deployment, Outcome
 from tests.systems.trl_ranks.differences import EVERYWHERE, differences_of
 from tests.systems.trl_ranks.launching import outcomes
 from tests.systems.trl_ranks.rank_faults import OF_RANKS
@@ -38,8 +38,9 @@ SHARDING: dict[Deployment, dict[str, Any]] = {"zero3": {"zero": {"stage3_param_p
 
 
 def settings_of(fault: Fault) -> dict[str, object]:
-    """The settings of a fault for several ranks."""
-    return {name: value * RANKS if name in COUNTED else value for name, value in fault.settings.items()}
+    """The settings of a fault for several ranks, but for those that its ranks have from the fault itself."""
+    written = {name: value for name, value in fault.settings.items() if isinstance(value, WRITTEN)}
+    return {name: value * RANKS if name in COUNTED else value for name, value in written.items()}
 
 
 def cases_of(faults: Sequence[Fault], deployment: Deployment) -> list[tuple[Case, Case]]:
@@ -49,7 +50,8 @@ def cases_of(faults: Sequence[Fault], deployment: Deployment) -> list[tuple[Case
     healthy: list[tuple[object, Case]] = []
     for fault in faults:
         settings = settings_of(fault)
-        needs = (settings, fault.prepare)
+        own = {name: value for name, value in fault.settings.items() if name not in settings}
+        needs = (settings, own, fault.prepare)
         known = next((case for of, case in healthy if of == needs), None)
         if known is None:
             known = Case(

@@ -24,7 +24,7 @@ from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer, tiny_train
 from tests.faults.trl_faults import FAULTS
 from tests.mutants.operators import Mutation
 from tests.mutants.sources import LivingFunctions, executed
-from tests.systems.trl_ranks.cases import Case, Deployment, Found, Outcome
+from tests.systems.trl_ranks.cases import WRITTEN, Case, Deployment, Found, Outcome
 from tests.systems.trl_ranks.rank_faults import OF_CHECKPOINTS, OF_PARTS, OF_RANKS
 from tests.systems.trl_ranks.zero_faults import DRIFT, OF_WHOLE_MODELS, ZERO_FAULTS
 
@@ -176,7 +176,8 @@ def train(folder: Path, deployment: Deployment, case: Case, engines: list[Any]) 
     """Train a case of the corpus, or a healthy run, on this rank."""
     audit = StepAuditCallback(log_dir=folder / "log", listeners=())
     fault = BY_NAME[case.fault] if case.fault else None
-    settings: dict[str, Any] = settings_of(deployment, case.sharding) | case.settings
+    own = {name: value for name, value in fault.settings.items() if not isinstance(value, WRITTEN)} if fault else {}
+    settings: dict[str, Any] = settings_of(deployment, case.sharding) | own | case.settings
     if settings.get("beta"):
         settings["model"] = saved_model(folder)
     if case.resumes_after:
