@@ -19,17 +19,25 @@ class Improbable:
     def __init__(self) -> None:
         self._kept: dict[str, int] = {}
 
-    def add(self, tokens: bytes, nats: float) -> None:
+    def add(self, text: str, nats: float) -> None:
         """Add a completion.
 
         Args:
-            tokens: Its tokens, each with as many bytes on every process.
+            text: A checksum of its tokens, which is the same on every process.
             nats: -log p of it under the policy, in nats.
         """
         if nats > PROVED:
-            text = hashlib.blake2b(tokens, digest_size=_BYTES).hexdigest()
             self._kept[text] = int(nats)
 
     def __str__(self) -> str:
-        """As `RolloutValues.improbable` has them."""
+        """As `RolloutValues.improbable` and `MicroBatchValues.improbable` have them."""
         return " ".join(f"{text}:{nats}" for text, nats in sorted(self._kept.items())[:MOST_IMPROBABLE])
+
+
+def text_of(tokens: bytes) -> str:
+    """A checksum of the tokens of a completion.
+
+    Args:
+        tokens: Each with as many bytes on every process.
+    """
+    return hashlib.blake2b(tokens, digest_size=_BYTES).hexdigest()

@@ -96,6 +96,10 @@ class MicroBatchValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
     """Samples whose completion, token by token, another sample of their rollout has; None where that was not looked at."""
     copied_nats: float | None = None
     """-log-prob of the least probable of them, in nats; 0 without one."""
+    improbable: str = ""
+    """Completions of this process that chance does not repeat, as `RolloutValues.improbable` has them."""
+    improbable_in: int | None = None
+    """The rollout that these completions belong to; None where none were looked for."""
     reference_gap: float | None = None
     """Mean |policy - reference| of the log-probs where the reference should still be the policy; None if it need not be."""
     surprise: float | None = None

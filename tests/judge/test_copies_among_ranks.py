@@ -9,7 +9,7 @@ import pytest
 
 from rlstep_hooks.judge.ranks.copies import MOST_KEPT, CopiesAmongRanks
 from rlstep_hooks.judge.replay import report_of
-from rlstep_hooks.observe.improbable import MOST_IMPROBABLE, PROVED, Improbable
+from rlstep_hooks.observe.improbable import MOST_IMPROBABLE, PROVED, Improbable, text_of
 from rlstep_hooks.record.events import Generated, Measured, Rollout, RolloutValues
 from rlstep_hooks.record.wire import decode, encode
 from tests.scripted_phases import Live, PhaseCase, phase_plan, scripted_phases, write_records
@@ -26,7 +26,7 @@ def of_rollout(index: int, texts: dict[str, int], *, drawn: bool = True, **gap: 
     """What one process tells of a rollout: the improbable completions with their nats."""
     kept = Improbable()
     for text, nats in texts.items():
-        kept.add(text.encode(), float(nats))
+        kept.add(text_of(text.encode()), float(nats))
     values = RolloutValues(index=index, improbable=str(kept), **gap)  # type: ignore[arg-type]
     measured = decode(encode(Measured(rollouts=(values,))))
     assert isinstance(measured, Measured)
@@ -82,13 +82,13 @@ def test_processes_keep_the_same_ones_of_many_completions() -> None:
     texts = [number.to_bytes(4, "big") for number in range(4 * MOST_IMPROBABLE)]
     one, other = Improbable(), Improbable()
     for text in texts:
-        one.add(text, PROVED + 20)
+        one.add(text_of(text), PROVED + 20)
     for text in reversed(texts):
-        other.add(text, PROVED + 20.4)
+        other.add(text_of(text), PROVED + 20.4)
     assert str(one) == str(other)
     assert len(str(one).split()) == MOST_IMPROBABLE
     short = Improbable()
-    short.add(texts[0], PROVED)
+    short.add(text_of(texts[0]), PROVED)
     assert str(short) == ""
 
 

@@ -78,6 +78,35 @@ def test_equal_ranks_pass(tmp_path: Path) -> None:
     assert (merged.verdict, merged.processes) == ("PASS", 2)
 
 
+def with_texts(*texts: str) -> Spoil:
+    """The completions of rollout 1, which the first micro-batch of each rollout trains."""
+
+    def spoil(event: AnyEvent) -> AnyEvent:
+        if not isinstance(event, Measured):
+            return event
+        values = [
+            msgspec.structs.replace(of, improbable=" ".join(texts), improbable_in=1) if of.index == 4 else of
+            for of in event.microbatches
+        ]
+        return msgspec.structs.replace(event, microbatches=tuple(values))
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("second", "copies"), [(("0b:80", "0d:91"), 1), (("0b:80", "0d:34"), 0), (("0e:80",), 0), ((), 0)]
+)
+def test_completions_that_two_ranks_have_are_found(second: tuple[str, ...], copies: int, tmp_path: Path) -> None:
+    report, first = write(tmp_path, 0, with_texts("0a:70", "0d:90"))
+    write(tmp_path, 1, with_texts(*second))
+    merged = merge_ranks(report, tmp_path, first, wait=0.0)
+    found = [finding for finding in merged.findings if finding.code == "RLS519"]
+    assert [(of.where.rollout, of.where.rank, of.observed) for of in found] == [
+        (1, 1, "1 of rank 1 equal another of the rollout, of rank 0, token by token")
+    ] * copies
+    assert merged.verdict == ("FAIL" if copies else "PASS")
+
+
 def skip_refresh(event: AnyEvent) -> AnyEvent | None:
     return None if isinstance(event, Refresh) and event.rollout == 2 else event
 

@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from rlstep_hooks.judge.rules.data.copies import PROVED, CopiedCompletions, nats_apart
 from rlstep_hooks.planning.finding import LISTED_ROLLOUTS, Finding, Where
 from rlstep_hooks.record.events import Measured, Rollout
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
     from rlstep_hooks.record.events import AnyEvent, RolloutValues
 
 MOST_KEPT = 16
@@ -20,7 +20,7 @@ MOST_KEPT = 16
 
 
 @dataclass
-class _Texts:
+class Texts:
     """The improbable completions of one rollout that came so far."""
 
     rollout: int
@@ -29,6 +29,51 @@ class _Texts:
     """Checksum -> the first process that has it."""
     copied: dict[tuple[int, int], list[float]] = field(default_factory=dict)
     """Two processes -> -log p of each completion that both have."""
+
+    def add(self, rank: int, texts: Iterable[tuple[str, float]], samples: int) -> None:
+        """Add what a process has.
+
+        Args:
+            rank: The process.
+            texts: The checksum of each completion, and at least how many nats its -log p is.
+            samples: How many samples the rollout has on all processes.
+        """
+        proved = PROVED + 2 * math.log(max(samples, 2))
+        for text, nats in texts:
+            other = self.ranks.setdefault(text, rank)
+            if other != rank and nats > proved:
+                self.copied.setdefault((other, rank), []).append(nats)
+
+
+def texts_in(improbable: str) -> Iterator[tuple[str, int]]:
+    """The checksums and nats that `RolloutValues.improbable` has; 0 nats where a record is damaged."""
+    for each in improbable.split():
+        text, _, nats = each.partition(":")
+        yield text, int(nats) if nats.isdecimal() else 0
+
+
+def finding_of(texts: Texts, found: int, rollouts: Sequence[int]) -> Finding:
+    """What copies are found.
+
+    Args:
+        texts: The first rollout with copies.
+        found: How many rollouts have copies.
+        rollouts: The first of these.
+    """
+    (other, rank), nats = next(iter(texts.copied.items()))
+    rule = CopiedCompletions
+    return Finding(
+        code=rule.code,
+        severity=rule.severity,
+        title=rule.title,
+        expected=rule.expected,
+        observed=f"{len(nats)} of rank {rank} equal another of the rollout, of rank {other}, token by token",
+        where=Where(rollout=texts.rollout, rank=rank),
+        why=rule.why(max(nats)),
+        fix=rule.fix,
+        occurrences=found,
+        rollouts=tuple(rollouts[:LISTED_ROLLOUTS]),
+    )
 
 
 class CopiesAmongRanks:
@@ -42,8 +87,8 @@ class CopiesAmongRanks:
         self._ranks = ranks
         self._samples: dict[tuple[int, int], int] = {}
         """Samples of a process in a rollout, by rank and rollout, where the policy drew them that computes their log-probs."""
-        self._texts: dict[int, _Texts] = {}
-        self._first: _Texts | None = None
+        self._texts: dict[int, Texts] = {}
+        self._first: Texts | None = None
         """The first rollout with copies."""
         self._rollouts: list[int] = []
         """The first rollouts with copies."""
@@ -55,8 +100,7 @@ class CopiesAmongRanks:
         """A finding at the first rollout in which two processes have the same completion; none where there is no such rollout."""
         if self._first is None:
             return []
-        finding = _finding(self._first)
-        return [replace(finding, occurrences=self._found, rollouts=tuple(self._rollouts))]
+        return [finding_of(self._first, self._found, self._rollouts)]
 
     def take(self, rank: int, event: AnyEvent) -> list[Finding]:
         """Take an event of a process.
@@ -77,34 +121,14 @@ class CopiesAmongRanks:
         return [] if known else self.findings
 
     def _add(self, rank: int, values: RolloutValues, among: int) -> None:
-        texts = self._texts.setdefault(values.index, _Texts(values.index))
+        texts = self._texts.setdefault(values.index, Texts(values.index))
         seen_before = bool(texts.copied)
         apart = nats_apart(values, among)
-        proved = PROVED + 2 * math.log(max(among * self._ranks, 2))
-        for each in values.improbable.split():
-            text, _, written = each.partition(":")
-            nats = (int(written) if written.isdecimal() else 0) - apart
-            other = texts.ranks.setdefault(text, rank)
-            if other != rank and nats > proved:
-                texts.copied.setdefault((other, rank), []).append(nats)
+        found = ((text, nats - apart) for text, nats in texts_in(values.improbable))
+        texts.add(rank, found, among * self._ranks)
         if texts.copied and not seen_before:
             self._first = self._first or texts
             self._found += 1
             self._rollouts = [*self._rollouts, values.index][:LISTED_ROLLOUTS]
         if len(self._texts) > MOST_KEPT:
             del self._texts[next(iter(self._texts))]
-
-
-def _finding(texts: _Texts) -> Finding:
-    (other, rank), nats = next(iter(texts.copied.items()))
-    rule = CopiedCompletions
-    return Finding(
-        code=rule.code,
-        severity=rule.severity,
-        title=rule.title,
-        expected=rule.expected,
-        observed=f"{len(nats)} of rank {rank} equal another of the rollout, of rank {other}, token by token",
-        where=Where(rollout=texts.rollout, rank=rank),
-        why=rule.why(max(nats)),
-        fix=rule.fix,
-    )

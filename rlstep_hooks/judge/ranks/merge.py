@@ -13,6 +13,7 @@ import msgspec
 from rlstep_hooks.judge.deviations import explained, none_known
 from rlstep_hooks.judge.outcome import RuleOutcome
 from rlstep_hooks.judge.ranks.configurations import compare_configurations, read_configuration
+from rlstep_hooks.judge.ranks.copies_in_records import compare_improbable, read_improbable
 from rlstep_hooks.judge.ranks.disagreement import compare_steps
 from rlstep_hooks.judge.ranks.entropy_edges import compare_entropy_edges, not_joined, read_entropy_edges
 from rlstep_hooks.judge.ranks.gathered_rewards import compare_gathered, read_gathered
@@ -32,11 +33,13 @@ from rlstep_hooks.judge.ranks.words import listed
 from rlstep_hooks.judge.report import merge_findings
 from rlstep_hooks.judge.rules import RANK_RULES
 from rlstep_hooks.judge.rules.data.advantages import RewardsMoved
+from rlstep_hooks.judge.rules.data.copies import CopiedCompletions
 from rlstep_hooks.judge.rules.observation import ProcessMissing
 from rlstep_hooks.record.events import ENTROPY_SHARE
 from rlstep_hooks.record.ledger import records
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from rlstep_hooks.judge.deviations import DeviationsOf
@@ -96,6 +99,11 @@ def merge_ranks(
     # Where one of them has rewards that were not given for its own samples, the others need not have the same.
     if RewardsMoved.code not in {finding.code for finding in (*report.findings, *findings)}:
         findings += compare_gathered(gathered)
+    states = {record.rank: read_random_states(record.path) for record in found if record.rank is not None}
+    drawn, of_states = compare_random_states(states, started.world_size)
+    # Copies within one process, and processes that draw with the same numbers, are named as that.
+    if not of_states and CopiedCompletions.code not in {finding.code for finding in (*report.findings, *findings)}:
+        findings += _copies(found, started)
     share = started.facts.get(ENTROPY_SHARE)
     if share is not None:
         edges = {record.rank: read_entropy_edges(record.path) for record in found if record.rank is not None}
@@ -110,8 +118,6 @@ def merge_ranks(
     replicas, of_replicas = judge_replicas(found, started)
     counts = {record.rank: read_token_counts(record.path) for record in found if record.rank is not None}
     tokens, of_tokens = compare_token_counts(counts, started.world_size)
-    states = {record.rank: read_random_states(record.path) for record in found if record.rank is not None}
-    drawn, of_states = compare_random_states(states, started.world_size)
     steps = compare_steps(found, tails, findings)
     if apart:
         steps = msgspec.structs.replace(steps, verdict="FAIL", reason="", idle=False)
@@ -121,6 +127,13 @@ def merge_ranks(
     if report.verdict == "PASS" and any(of.verdict == "NOT_EVALUATED" for of in judged.values()):
         report = msgspec.structs.replace(report, verdict="NOT_EVALUATED")
     return merge_findings(report, findings, outcomes, processes=[_name(record) for record in found])
+
+
+def _copies(found: Sequence[Record], started: RunStarted) -> list[Finding]:
+    """Completions that two processes trained."""
+    texts = {of.rank: read_improbable(of.path, len(found)) for of in found if of.rank is not None}
+    samples = started.schedule.samples_per_rollout if started.schedule is not None else None
+    return compare_improbable(texts, samples) if samples else []
 
 
 def _at_rank(finding: Finding, rank: int) -> Finding:

@@ -352,7 +352,11 @@ SYSTEM = System(
         "RLS410": yes("the settings of transformers' generate", "not the settings of vLLM's requests"),
         "RLS411": yes("a probe of its weights", "not shards", "compared"),
         "RLS413": yes("by the entropies that the loss computes", often="compared"),
-        "RLS519": yes("completions, at the first update on a rollout", often="compared"),
+        "RLS519": yes(
+            "completions, at the first update on a rollout, also those of several processes",
+            "of several processes in the first 64 compared rollouts",
+            often="compared",
+        ),
         "RLS801": yes(
             "grpo, bnpo, dr_grpo, dapo, cispo and sapo, on the same log-probs, with masks of entropy and "
             "with the weights between engine and trainer",

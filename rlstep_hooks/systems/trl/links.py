@@ -170,7 +170,11 @@ RULES: dict[str, Link] = {
     "RLS505": yes("the advantages of each rollout", "what the loss itself leaves out is seen in one process"),
     "RLS509": yes("rows by their prompts (0.18 and later)", "up to 4 096 different prompts are counted"),
     "RLS514": yes("the state of the policy's random generator when a rollout begins", "not samples", "compared"),
-    "RLS519": yes("completions, at the first update on a rollout (0.20 and later)", often="compared"),
+    "RLS519": yes(
+        "completions, at the first update on a rollout (0.20 and later), also those of several processes",
+        "of several processes in the first 64 compared rollouts, and not where they share sequences",
+        often="compared",
+    ),
     "RLS306": yes(
         "the tokens of each sample, bit for bit; of prompts, of what generate or vLLM was asked for and gave, and of tools: "
         f"{WORDS['compared']}; then also two prompts against their rows (1.16, without images, environments and rollout_func)",

@@ -89,6 +89,26 @@ def test_numbers_of_a_micro_batch() -> None:
     assert (third.max_abs_log_ratio, third.clipped, third.old_intact) == (0.0, 0.0, None)
 
 
+def test_completions_of_several_processes_have_checksums_that_padding_does_not_change() -> None:
+    """A completion of four tokens and one of two, in rows of other lengths."""
+    wide, narrow = MicroBatchMeter(SETTINGS, joined=True), MicroBatchMeter(SETTINGS, joined=True)
+    alone = MicroBatchMeter(SETTINGS)
+    found = {}
+    for name, meter, padding in (("wide", wide, 3), ("narrow", narrow, 1), ("alone", alone, 1)):
+        inputs: dict[str, Any] = {
+            "completion_ids": torch.tensor([[5, 6, 7, 8] + [99] * padding, [9, 9] + [99] * (2 + padding)]),
+            "completion_mask": torch.tensor([[1] * 4 + [0] * padding, [1] * 2 + [0] * (2 + padding)]),
+            "advantages": torch.tensor([1.0, -0.5]),
+        }
+        meter.mark(inputs, torch.arange(2), None)
+        new = torch.full((2, 4 + padding), -20.25)
+        meter.hold(7, inputs, new, None, None, Backward(), entropies=torch.ones_like(new), rollout=3)
+        [found[name]] = values(meter)
+    assert (found["wide"].improbable, found["wide"].improbable_in) == (found["narrow"].improbable, 3)
+    assert sorted(of.partition(":")[2] for of in found["wide"].improbable.split()) == ["40", "81"]
+    assert (found["alone"].improbable, found["alone"].improbable_in) == ("", None)
+
+
 def test_old_log_probs_of_sequences_are_compared_sample_by_sample() -> None:
     meter = MicroBatchMeter(None)
     old = torch.tensor([-3.0, -4.0])

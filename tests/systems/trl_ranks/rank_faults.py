@@ -12,6 +12,7 @@ from rlstep_hooks.planning.finding import Where
 from rlstep_hooks.testing.trl_faults import alter_microbatches, replace_method
 from tests.faults.fault import (
     FALLING_RATE,
+    REUSED,
     WITH_REFERENCE,
     Apply,
     Fault,
@@ -256,6 +257,17 @@ def other_seed_of_the_sampler(trainer: Any) -> None:
     trainer.args.seed += 1
 
 
+def completions_of_the_first_rank(trainer: Any) -> None:
+    """Each rank trains the completions that rank 0 generated, as where each takes the same part of what one engine gave to all."""
+
+    def generate(original: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        found = original(*args, **more)
+        torch.distributed.broadcast_object_list(sent := [found[0]], src=0)
+        return sent[0], *found[1:]
+
+    replace_method(trainer, "_generate_single_turn", generate)
+
+
 def other_rows(trainer: Any) -> None:
     """The data set is shuffled, as where each process shuffles for itself."""
     trainer.train_dataset = trainer.train_dataset.shuffle(seed=FAULTY)
@@ -304,8 +316,12 @@ OF_PARTS = (
     Fault(of_one_rank(other_moments_saved), code="RLS703", where=Where(update=4, rank=FAULTY), report="parts of one rank"),
 )
 """Of the files that FSDP and DeepSpeed write for a resume."""
+# Eight completions of one prompt, four on each rank: the copies have the prompt that they were drawn for.
+COPIES = Fault(completions_of_the_first_rank, code="RLS519", where=Where(rollout=0, rank=FAULTY),
+               report="each rank takes the first part of what one engine gave",
+               settings=REUSED | {"num_generations": 8, "max_completion_length": 24})
 OTHER_ROWS = Fault(of_one_rank(other_rows), code="RLS902", where=Where(rank=FAULTY), report="a set that each process shuffles",
                    doubtful=True)
 # fmt: on
 
-OF_RANKS = {fault.name: fault for fault in (*FAULTS, OTHER_ROWS)}
+OF_RANKS = {fault.name: fault for fault in (*FAULTS, COPIES, OTHER_ROWS)}

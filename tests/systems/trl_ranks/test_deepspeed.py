@@ -15,7 +15,7 @@ from tests.reports import unproved
 from tests.systems.trl_ranks.cases import Case, Outcome
 from tests.systems.trl_ranks.corpus import is_at, settings_of
 from tests.systems.trl_ranks.launching import outcomes
-from tests.systems.trl_ranks.rank_faults import OF_CHECKPOINTS, OF_PARTS
+from tests.systems.trl_ranks.rank_faults import COPIES, OF_CHECKPOINTS, OF_PARTS
 from tests.systems.trl_ranks.zero_faults import DRIFT, OF_WHOLE_MODELS, OF_WHOLE_WEIGHTS, ZERO_FAULTS
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ GATHERED: Mapping[str, Any] = {"stage3_gather_16bit_weights_on_model_save": True
 """With the whole tensors in a checkpoint besides DeepSpeed's own files."""
 STAGES = (2, 3)
 """Those with faults."""
+NAMED = (*ZERO_FAULTS, *OF_CHECKPOINTS, *OF_PARTS, COPIES)
 OTHER_MOMENTS = OF_CHECKPOINTS[0]
 
 
@@ -85,7 +86,7 @@ def fault_of(fault: Fault, stage: int, *, records_elsewhere: bool = False) -> Ca
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Outcome]]:
     """What both ranks say of each case."""
     healthy = [case_of(name) for name in (*HEALTHY, BEGINS_AT_STEP_1)]
-    faulty = [fault_of(fault, stage) for stage in STAGES for fault in (*ZERO_FAULTS, *OF_CHECKPOINTS, *OF_PARTS)]
+    faulty = [fault_of(fault, stage) for stage in STAGES for fault in NAMED]
     faulty += [fault_of(OTHER_MOMENTS, stage, records_elsewhere=True) for stage in STAGES]
     faulty += [fault_of(fault, 2) for fault in (DRIFT, *OF_WHOLE_WEIGHTS, *OF_WHOLE_MODELS)]
     return outcomes(tmp_path_factory.mktemp("deepspeed"), "zero2", healthy + faulty)
@@ -138,7 +139,7 @@ def test_adam_that_begins_at_step_1_is_found(trained: dict[str, list[Outcome]]) 
 
 
 @pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("fault", [*ZERO_FAULTS, *OF_CHECKPOINTS, *OF_PARTS], ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", NAMED, ids=lambda fault: fault.name)
 def test_a_fault_is_named(fault: Fault, stage: int, trained: dict[str, list[Outcome]]) -> None:
     assert_named(fault, trained[f"{fault.name}-{stage}"][0])
 

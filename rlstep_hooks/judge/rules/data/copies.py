@@ -48,8 +48,9 @@ class CopiedCompletions(Rule):
 
     Known limits:
         - Not where sampling is truncated on purpose, with tools or environments, with dropout, or with a replay buffer.
-        - Copies on several processes are seen in verl, among the 256 completions of each that have the smallest checksums. In TRL
-          RLS523 compares the random generators of processes.
+        - Copies on several processes are seen in verl, TRL and ms-swift, among the completions that have the smallest checksums: 256 of
+          each process, of each micro-batch in TRL and ms-swift, where it is judged when the run ends and the first 64 compared
+          rollouts are read. Where processes draw with the same random numbers, that is RLS523.
 
     Sources:
         - https://arxiv.org/abs/2402.03300: GRPO samples a group of answers to each question
@@ -142,7 +143,7 @@ class RanksDrawAlike(Rule):
 
     Known limits:
         - It needs the records of all processes, and is judged when the run ends.
-        - Engines draw with generators of their own, which are not looked at.
+        - Engines draw with generators of their own, which are not looked at: what they give is compared by RLS519.
 
     Sources:
         - https://github.com/huggingface/trl/pull/2824: each process a unique seed, so that completions are no duplicates

@@ -14,6 +14,7 @@ from rlstep_hooks.systems.trl.observe.advantages import RewardWatch
 from rlstep_hooks.systems.trl.observe.facts import shares_entropies
 from rlstep_hooks.systems.trl.observe.limits import READ, own_loss, uncovered_loss, unknown_masks, unobservable
 from rlstep_hooks.systems.trl.observe.loss_inputs import COVERED, OF_WINDOW, LossTerms, TokenWeights, read_loss_settings
+from rlstep_hooks.systems.trl.observe.ranks import other_parallelism
 from rlstep_hooks.systems.trl.observe.turns import TurnsWatch
 
 if TYPE_CHECKING:
@@ -137,6 +138,11 @@ class BatchAdapter:
         several = self.trainer.accelerator.num_processes > 1
         of_window = self.loss_settings is not None and self.loss_settings.loss_type in OF_WINDOW
         return several and of_window and not self.picks_samples()
+
+    def has_samples_of_its_own(self) -> bool:
+        """Whether there are several processes, each with other samples: those that share sequences have the same ones."""
+        accelerator = self.trainer.accelerator
+        return accelerator.num_processes > 1 and not other_parallelism(accelerator)
 
     # A rollout
 

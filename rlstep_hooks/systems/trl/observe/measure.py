@@ -7,7 +7,7 @@ micro-batches of one shape at once. Shapes: N micro-batches, B samples, T comple
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
@@ -21,10 +21,14 @@ from rlstep_hooks.observe.token_distances import near_largest, outside
 from rlstep_hooks.record.events import MicroBatchValues
 from rlstep_hooks.systems.trl.observe.backward import Backward
 from rlstep_hooks.systems.trl.observe.checksums import Checksums, columns_of, of_bits
+from rlstep_hooks.systems.trl.observe.improbable_texts import ImprobableTexts, texts_of
 from rlstep_hooks.systems.trl.observe.loss import compare_gradients, compare_losses, documented, entropy_gradient
 from rlstep_hooks.systems.trl.observe.loss_inputs import LossSettings, LossTerms, TokenWeights, loss_batch
 from rlstep_hooks.systems.trl.observe.microbatch_values import LossColumns
 from rlstep_hooks.systems.trl.observe.trained_tokens import clip_acts, importance, trained_tokens
+
+if TYPE_CHECKING:
+    from rlstep_hooks.observe.numbers import Meaning
 
 ROWS = "rlstep_rows"
 """Key added to a rollout's tensors: identity of each sample, on the CPU. TRL shuffles and splits it with all others."""
@@ -68,6 +72,8 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
     """Fields of its rows that were scored alone; empty where none was."""
     weighed: Comparison | None
     """The comparison of importance weights that the loss computed itself; None where it computes none, or they are not compared."""
+    rollout: int | None
+    """The rollout of its samples where their completions are compared with those of other processes; None where they are not."""
     left_out: bool
     """Whether its rollout came without checksums because its cycle is one of those that are left out."""
     versions: tuple[int, ...]
@@ -95,6 +101,7 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
             tuple(self.handed),
             tuple(name for name, _ in self.replaced),
             self.weighed is None,
+            self.rollout is None,
         )
 
     def written_to(self) -> bool:
@@ -109,10 +116,19 @@ class MicroBatchMeter:
         settings: The settings of the loss; None where it has no clip of the covered form.
         follows_rollout: Whether a loss should get the advantages and masks that its rollout came with.
         cap: The cut of -log-probs where tokens are tested against the distributions that they should be drawn from.
+        joined: Whether other processes have samples of the same rollouts, and completions are compared with theirs.
     """
 
-    def __init__(self, settings: LossSettings | None, *, follows_rollout: bool = True, cap: float = math.inf) -> None:
+    def __init__(
+        self,
+        settings: LossSettings | None,
+        *,
+        follows_rollout: bool = True,
+        cap: float = math.inf,
+        joined: bool = False,
+    ) -> None:
         self._settings = settings
+        self._joined = joined
         self._cap = cap
         self._follows_rollout = follows_rollout
         self._checksums = Checksums()
@@ -120,7 +136,7 @@ class MicroBatchMeter:
         self._elements = 0
         self._waits = True
         """Whether work may wait. Not once somebody was seen to write to what a loss had used."""
-        self._done: list[tuple[LossColumns, Tensor]] = []
+        self._done: list[tuple[Meaning, Tensor]] = []
         self._told: list[str] = []
         """What wrong losses were, in words that follow "the loss is"."""
 
@@ -166,6 +182,7 @@ class MicroBatchMeter:
         whole: bool = False,
         clean: dict[str, Any] | None = None,
         weighed: Comparison | None = None,
+        rollout: int | None = None,
     ) -> None:
         """Keep what a loss was computed from.
 
@@ -185,6 +202,7 @@ class MicroBatchMeter:
             whole: Whether its prompts and the reference's log-probs are compared with those of the rollout.
             clean: Fields of its rows that were scored alone.
             weighed: The comparison of importance weights that the loss computed itself, where they are compared.
+            rollout: The rollout of its samples.
         """
         if self._waits and self._held and self._held[-1].written_to():
             self._waits = False
@@ -218,6 +236,7 @@ class MicroBatchMeter:
             [] if replaced is None else replaced,
             clean or {},
             weighed,
+            rollout if self._joined and entropies is not None else None,
             left_out,
             versions,
         )
@@ -226,7 +245,7 @@ class MicroBatchMeter:
         if self._elements > HELD_ELEMENTS or not self._waits:
             self._work_up()
 
-    def work_up(self) -> list[tuple[LossColumns, Tensor]]:
+    def work_up(self) -> list[tuple[Meaning, Tensor]]:
         """The numbers of all micro-batches since the last call, as vectors of float32."""
         self._work_up()
         done, self._done = self._done, []
@@ -249,6 +268,13 @@ class MicroBatchMeter:
                 MicroBatchValues, indices, tuple(columns), known, padded=True, losses=losses, told=self._told
             )
             self._done.append((source, torch.cat(list(columns.values()))))
+            rollouts = tuple(held.rollout for held in group if held.rollout is not None)
+            if rollouts:
+                mask = torch.stack([held.mask for held in group])
+                tokens = torch.stack([held.tokens for held in group]) * mask
+                new = torch.stack([held.new for held in group])
+                texts = texts_of(self._checksums.of_tokens(tokens), new, mask)
+                self._done.append((ImprobableTexts(indices, rollouts), texts))
 
     def _known_of(self, held: _Held) -> dict[str, Any]:
         """What the host knows of one, as fields of `MicroBatchValues`."""

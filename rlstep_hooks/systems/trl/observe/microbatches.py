@@ -180,7 +180,8 @@ class MicroBatchHooks:
                 terms = None
         terms = self._with_counted(terms, inputs) if terms is not None else None
         activity.backward = backward = self._backward.follow(activity.loss, new)
-        fresh = seen.identities.trained(inputs).sampled == seen.updates.version
+        trained_rows = seen.identities.trained(inputs)
+        fresh = trained_rows.sampled == seen.updates.version
         entropies = seen.drawing.entropies(call) if fresh else None
         reference = self._first_reference(inputs, activity.calls)
         clean = self._scored_alone(
@@ -202,6 +203,7 @@ class MicroBatchHooks:
             whole=True,
             clean=clean,
             weighed=seen.adapter.weighed(inputs),
+            rollout=trained_rows.rollout,
         )
         _let_go(activity, old)
 

@@ -58,7 +58,12 @@ class TrlObserver(Observer):
             configured=configured_rates,
         )
         drawing = SampledWatch(adapter, recorder)
-        meter = MicroBatchMeter(adapter.loss_settings, follows_rollout=adapter.follows_rollout(), cap=drawing.cap)
+        meter = MicroBatchMeter(
+            adapter.loss_settings,
+            follows_rollout=adapter.follows_rollout(),
+            cap=drawing.cap,
+            joined=adapter.has_samples_of_its_own(),
+        )
         reference = ReferenceWatch(trainer, recorder)
         self._observation = Observation(
             trainer=trainer,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlstep_hooks.observe.identity import checksum_of
-from rlstep_hooks.observe.improbable import Improbable
+from rlstep_hooks.observe.improbable import Improbable, text_of
 from rlstep_hooks.observe.surprisal import cap_of, surprisal_sums
 from rlstep_hooks.systems.verl.observe.samples import completion_rows, rows_of
 from rlstep_hooks.systems.verl.plan import is_fully_async, is_one_step_off
@@ -66,7 +66,7 @@ def numbers_of(
             copied += 1
             nats = max(nats, of_text)
         seen.add(text)
-        improbable.add(row.contiguous().numpy().tobytes(), of_text)
+        improbable.add(text_of(row.contiguous().numpy().tobytes()), of_text)
     return {
         "drawn_tokens": int(mask.sum()),
         **{name: float(value) for name, value in sums.items()},
