@@ -221,6 +221,11 @@ def install_trl_with_deepspeed(session: nox.Session, release: str) -> dict[str, 
     """Install TRL and a release of DeepSpeed; the variables for a run of it on the CPU."""
     # What DeepSpeed asks for and builds with; its operations are compiled when they are first used.
     install_trl(session, NEWEST, *TESTS, *DEEPSPEED_NEEDS)
+    return install_deepspeed(session, release)
+
+
+def install_deepspeed(session: nox.Session, release: str) -> dict[str, str]:
+    """Install a release of DeepSpeed beside `DEEPSPEED_NEEDS`; the variables for a run of it on the CPU."""
     build = {"DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"}
     install(session, "--no-deps", "--no-build-isolation", f"deepspeed=={release}", env=build)
     # Each release of DeepSpeed has a folder of its own: two that share one build everything anew, and can wait for each other.
@@ -510,6 +515,17 @@ def train_pinned(session: nox.Session, system: str, *options: str) -> None:
 def swift(session: nox.Session) -> None:
     """Real training with ms-swift's GRPO on the CPU: clean runs and faults. Not by default: 2 GB to install."""
     train_pinned(session, "swift")
+
+
+@nox.session(name="swift-ranks")
+@leaves_room
+def swift_ranks(session: nox.Session) -> None:
+    """ms-swift's GRPO on two ranks, in DDP and under DeepSpeed: healthy runs and faults. Not by default: 2 GB to install."""
+    install(session, TORCH)
+    install(session, "--no-deps", "-r", "tests/systems/swift/requirements.txt")
+    install(session, "-e", ".", *TESTS, *DEEPSPEED_NEEDS)
+    kept = install_deepspeed(session, "0.19.8")
+    session.run("pytest", "tests/systems/swift_ranks", *session.posargs, env=OFFLINE | kept)
 
 
 @nox.session

@@ -30,6 +30,7 @@ TOPICS = (
     "sampler",
     "sampler_weights",
     "drawn",
+    "entropies",
     "drawn_log_probs",
     "clean_forward",
     "clean_reference",

@@ -171,7 +171,7 @@ RULES: dict[str, Link] = {
     "RLS509": yes("rows by their prompts (0.18 and later)", "up to 4 096 different prompts are counted"),
     "RLS514": yes("the state of the policy's random generator when a rollout begins", "not samples", "compared"),
     "RLS519": yes(
-        "completions, at the first update on a rollout (0.20 and later), also those of several processes",
+        "completions, at the first update on a rollout, also those of several processes",
         "of several processes in the first 64 compared rollouts, and not where they share sequences",
         often="compared",
     ),

@@ -161,6 +161,12 @@ def test_forwards_without_the_autocast_that_is_asked_for(build: Callable[..., An
     assert told == [(f"{setting} = bfloat16, as configured", f"{setting} = no")], problems(audit.report)
 
 
+def test_fp16_on_a_cpu_where_accelerate_trains_in_float32(build: Callable[..., Any]) -> None:
+    trainer, audit = build(**REUSED, fp16=True)
+    trainer.train()
+    assert problems(audit.report) == []
+
+
 _LOSS, _GENERATE = (
     "trl.trainer.grpo_trainer:GRPOTrainer._compute_loss",
     "trl.trainer.grpo_trainer:GRPOTrainer._generate",

@@ -102,7 +102,7 @@ def test_completions_of_several_processes_have_checksums_that_padding_does_not_c
         }
         meter.mark(inputs, torch.arange(2), None)
         new = torch.full((2, 4 + padding), -20.25)
-        meter.hold(7, inputs, new, None, None, Backward(), entropies=torch.ones_like(new), rollout=3)
+        meter.hold(7, inputs, new, None, None, Backward(), drawn_in=3)
         [found[name]] = values(meter)
     assert (found["wide"].improbable, found["wide"].improbable_in) == (found["narrow"].improbable, 3)
     assert sorted(of.partition(":")[2] for of in found["wide"].improbable.split()) == ["40", "81"]

@@ -65,7 +65,7 @@ class NotDrawnFromPolicy(Rule):
 
     code = "RLS413"
     title = "Text not drawn from the policy"
-    topics = ("versions", "drawn", "log_ratio")
+    topics = ("versions", "drawn", "entropies", "log_ratio")
     nothing_seen = "no micro-batch showed the entropies of the distributions that its tokens should be drawn from"
     optional = True
     produces = (of_rollout("RLS403", "RLS519", *OTHER_FORWARD),)

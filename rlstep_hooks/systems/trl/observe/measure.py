@@ -72,8 +72,8 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
     """Fields of its rows that were scored alone; empty where none was."""
     weighed: Comparison | None
     """The comparison of importance weights that the loss computed itself; None where it computes none, or they are not compared."""
-    rollout: int | None
-    """The rollout of its samples where their completions are compared with those of other processes; None where they are not."""
+    drawn_in: int | None
+    """The rollout of its samples where these are draws from the very weights of the loss; None where they need not be."""
     left_out: bool
     """Whether its rollout came without checksums because its cycle is one of those that are left out."""
     versions: tuple[int, ...]
@@ -101,7 +101,7 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
             tuple(self.handed),
             tuple(name for name, _ in self.replaced),
             self.weighed is None,
-            self.rollout is None,
+            self.drawn_in is None,
         )
 
     def written_to(self) -> bool:
@@ -182,7 +182,7 @@ class MicroBatchMeter:
         whole: bool = False,
         clean: dict[str, Any] | None = None,
         weighed: Comparison | None = None,
-        rollout: int | None = None,
+        drawn_in: int | None = None,
     ) -> None:
         """Keep what a loss was computed from.
 
@@ -202,7 +202,7 @@ class MicroBatchMeter:
             whole: Whether its prompts and the reference's log-probs are compared with those of the rollout.
             clean: Fields of its rows that were scored alone.
             weighed: The comparison of importance weights that the loss computed itself, where they are compared.
-            rollout: The rollout of its samples.
+            drawn_in: The rollout of its samples where these are draws from the very weights of the loss.
         """
         if self._waits and self._held and self._held[-1].written_to():
             self._waits = False
@@ -236,7 +236,7 @@ class MicroBatchMeter:
             [] if replaced is None else replaced,
             clean or {},
             weighed,
-            rollout if self._joined and entropies is not None else None,
+            drawn_in,
             left_out,
             versions,
         )
@@ -268,8 +268,8 @@ class MicroBatchMeter:
                 MicroBatchValues, indices, tuple(columns), known, padded=True, losses=losses, told=self._told
             )
             self._done.append((source, torch.cat(list(columns.values()))))
-            rollouts = tuple(held.rollout for held in group if held.rollout is not None)
-            if rollouts:
+            rollouts = tuple(held.drawn_in for held in group if held.drawn_in is not None)
+            if rollouts and self._joined:
                 mask = torch.stack([held.mask for held in group])
                 tokens = torch.stack([held.tokens for held in group]) * mask
                 new = torch.stack([held.new for held in group])
@@ -334,7 +334,7 @@ class MicroBatchMeter:
                 columns["max_lone_advantage"] = signal.masked_fill(alike, 0.0).amax(1)
                 if trained is not None and undecided is not None:
                     trained, undecided = trained & ~alike.unsqueeze(2), undecided & ~alike.unsqueeze(2)
-                if group[0].entropies is not None:
+                if group[0].drawn_in is not None:
                     columns |= _copies(alike, new, mask)
         if trained is not None and undecided is not None:
             columns["learning"] = trained.sum((1, 2), dtype=torch.float32)

@@ -203,7 +203,7 @@ class MicroBatchHooks:
             whole=True,
             clean=clean,
             weighed=seen.adapter.weighed(inputs),
-            rollout=trained_rows.rollout,
+            drawn_in=trained_rows.rollout if fresh and seen.drawing.are_draws else None,
         )
         _let_go(activity, old)
 

@@ -1,4 +1,5 @@
-"""Whether completions can be tested against the policy's own distributions: what rule RLS413 needs, and where it cannot be had.
+"""Whether completions are draws from the policy, and can be tested against its own distributions: what the rules RLS519 and RLS413
+need, and where it cannot be had.
 
 The loss forward computes log-probs and entropies at the trainer's temperature (grpo_trainer.py and rloo_trainer.py 0.24.0, 1.0.0 and
 1.16.0, `_compute_loss` with `compute_entropy=True`); 0.16 to 0.19 compute no entropies.
@@ -37,32 +38,41 @@ _HARMLESS = (
 
 
 class SampledWatch:
-    """Hands on the entropies of losses whose tokens are tested."""
+    """Knows whether completions are draws from the policy, and hands on the entropies of losses whose tokens are tested."""
 
     def __init__(self, adapter: BatchAdapter, recorder: Recorder) -> None:
         self._recorder = recorder
         self._engine = adapter.samples_with_engine()
         self._vocabulary = _vocabulary(adapter.trainer)
         self._why_not = _why_not(adapter, self._vocabulary)
-        self.cap = math.inf if self._why_not else cap_of(self._vocabulary)
+        self._no_entropies = _no_entropies(adapter.trainer)
+        self.cap = math.inf if self._why_not or self._no_entropies else cap_of(self._vocabulary)
         """The cut of -log-probs."""
+
+    @property
+    def are_draws(self) -> bool:
+        """Whether completions are drawn one by one from the policy's distribution."""
+        return not self._why_not
 
     def attach(self) -> None:
         """Say what is tested, or why nothing is."""
         if self._why_not:
             self._recorder.cannot("drawn", self._why_not)
             return
+        if self._no_entropies:
+            self._recorder.cannot("entropies", self._no_entropies)
+            return
         facts = {"surprise_cap": self.cap, "vocabulary": self._vocabulary, "sampled_by_engine": self._engine}
         self._recorder.emit(FactsRead(at=self._recorder.now(), facts=facts))
 
     def entropies(self, call: LogProbCall) -> Tensor | None:
         """(B, T), the entropies of a loss forward; None where tokens are not tested."""
-        if self._why_not:
+        if self._why_not or self._no_entropies:
             return None
         found = call.others[0] if call.others else None
         if found is None:
-            self._why_not = "the loss computes no entropies"
-            self._recorder.cannot("drawn", self._why_not)
+            self._no_entropies = "the loss computes no entropies"
+            self._recorder.cannot("entropies", self._no_entropies)
             return None
         return found.detach()
 
@@ -74,11 +84,15 @@ def _vocabulary(trainer: Any) -> int:
     return int(getattr(text, "vocab_size", 0) or 0)
 
 
+def _no_entropies(trainer: Any) -> str:
+    """Why no loss of a trainer has entropies; empty where one may."""
+    known = hasattr(trainer, "_get_per_token_logps_and_entropies")
+    return "" if known else "this release computes no entropies in its loss"
+
+
 def _why_not(adapter: BatchAdapter, vocabulary: int) -> str:
     """Why the tokens that a loss counts need not be drawn from the policy's distribution; empty where they are to be."""
     trainer = adapter.trainer
-    if not hasattr(trainer, "_get_per_token_logps_and_entropies"):
-        return "this release computes no entropies in its loss"
     if any(getattr(trainer, name, None) for name in SEVERAL_TURNS):
         return "some tokens are those of tools or of an environment"
     if adapter.picks_samples():

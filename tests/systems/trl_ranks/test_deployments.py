@@ -1,0 +1,86 @@
+"""Healthy runs of what people train with, in each deployment: dtypes, adapters, checkpoints of activations, accumulation, several
+passes, RLOO, compiled models, fp16 with a scaler, and three ranks with uneven rows. Each is silent, and all is compared that can be."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, get_args
+
+import pytest
+
+from tests.systems.trl.random_runs.draws import Draw
+from tests.systems.trl_ranks.cases import Case, Deployment, Outcome
+from tests.systems.trl_ranks.launching import outcomes
+
+pytestmark = pytest.mark.thorough
+USUAL: dict[str, Any] = {
+    "gradient_accumulation_steps": 2, "steps_per_generation": 4, "num_iterations": 2, "num_train_epochs": 1,
+}  # fmt: skip
+"""Two micro-batches an update, four updates for each rollout."""
+CHECKPOINTS = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}}
+TRAINED: dict[str, Draw] = {
+    "float32": Draw("GRPO", USUAL),
+    "bf16": Draw("GRPO", USUAL | {"bf16": True}),
+    "accumulated-three-times": Draw("GRPO", USUAL | {"gradient_accumulation_steps": 3, "steps_per_generation": 3}),
+    "lora": Draw("GRPO", USUAL, {"adapter": "lora"}),
+    "lora-bf16": Draw("GRPO", USUAL | {"bf16": True, "beta": 0.04}, {"adapter": "lora"}),
+    "checkpoints": Draw("GRPO", USUAL | CHECKPOINTS),
+    "checkpoints-bf16": Draw("GRPO", USUAL | CHECKPOINTS | {"bf16": True}),
+    "rloo": Draw("RLOO", USUAL | {"beta": 0.05}),
+    "rloo-bf16": Draw("RLOO", USUAL | {"bf16": True}),
+    "reference": Draw("GRPO", USUAL | {"beta": 0.04}),
+}
+SCALED = Draw("GRPO", USUAL | {"fp16": True})
+COMPILED = Draw("GRPO", USUAL | {"torch_compile": True, "torch_compile_backend": "aot_eager"})
+UNEVEN = Draw(
+    "GRPO", USUAL | {"num_generations": 3, "per_device_train_batch_size": 3, "loss_type": "dapo"}, {"rows": 13}
+)
+OFFLOADED = ("zero2", "zero3")
+
+
+@cache
+def trained(deployment: Deployment, ranks: int) -> dict[str, list[Outcome]]:
+    """What all ranks say of each run, in one launch."""
+    cases = [Case(name=name, draw=draw.to_json()) for name, draw in TRAINED.items()]
+    if deployment in OFFLOADED:
+        cases += [
+            Case(name=f"offloaded-{name}", draw=TRAINED[name].to_json(), sharding={"offload": True})
+            for name in ("float32", "bf16", "lora")
+        ]
+    if deployment == "ddp":
+        cases += [Case(name="scaled", draw=SCALED.to_json()), Case(name="compiled", draw=COMPILED.to_json())]
+    if ranks > 2:
+        cases = [Case(name="uneven", draw=UNEVEN.to_json())]
+    return outcomes(Path(mkdtemp(prefix=f"{deployment}-{ranks}-")), deployment, cases, ranks=ranks)
+
+
+def is_silent(of_ranks: list[Outcome]) -> None:
+    for of in of_ranks:
+        assert (of.error, of.false) == ("", [])
+    assert of_ranks[0].verdict == "PASS"
+    passed = {code for code, (verdict, _) in of_ranks[0].rules.items() if verdict == "PASS"}
+    assert passed >= {"RLS203", "RLS210", "RLS301", "RLS404", "RLS602", "RLS801", "RLS811", "RLS902"}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("deployment", get_args(Deployment))
+def test_a_healthy_run_is_silent(deployment: Deployment, name: str) -> None:
+    is_silent(trained(deployment, 2)[name])
+
+
+@pytest.mark.parametrize("name", ["float32", "bf16", "lora"])
+@pytest.mark.parametrize("deployment", OFFLOADED)
+def test_a_healthy_run_with_an_optimizer_on_the_host_is_silent(deployment: Deployment, name: str) -> None:
+    is_silent(trained(deployment, 2)[f"offloaded-{name}"])
+
+
+@pytest.mark.parametrize("name", ["scaled", "compiled"])
+def test_a_scaler_and_a_compiled_model_are_silent(name: str) -> None:
+    is_silent(trained("ddp", 2)[name])
+
+
+@pytest.mark.parametrize("deployment", ["ddp", "fsdp2", "zero2", "zero3"])
+def test_three_ranks_with_uneven_rows_are_silent(deployment: Deployment) -> None:
+    is_silent(trained(deployment, 3)["uneven"])
