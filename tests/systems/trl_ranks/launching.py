@@ -31,6 +31,7 @@ def outcomes(
     *,
     ranks: int = 2,
     patience: float = PATIENCE,
+    script: Path = SCRIPT,
     say: Callable[[str, list[Outcome]], None] = lambda name, of_ranks: None,
 ) -> dict[str, list[Outcome]]:
     """Train cases on several ranks; the outcomes of each case, by rank.
@@ -40,6 +41,7 @@ def outcomes(
         deployment: How the ranks share the model.
         cases: What is trained, in this order.
         ranks: Number of processes.
+        script: Trains them, as `train_many` does.
         patience: Seconds without a new outcome after which a launch is ended, and begun again with the next case.
         say: Is called with each case that is done.
     """
@@ -53,7 +55,7 @@ def outcomes(
     while left:
         (folder / "cases.json").write_bytes(msgspec.json.encode(left))
         with (folder / "output.txt").open("ab") as output:
-            process = _started(folder, deployment, ranks, output)
+            process = _started(script, folder, deployment, ranks, output)
             done = _watched(process, folder, left, ranks, found, say, patience)
         if done == len(left):
             break
@@ -67,10 +69,10 @@ def outcomes(
     return found
 
 
-def _started(folder: Path, deployment: Deployment, ranks: int, output: object) -> subprocess.Popen[bytes]:
+def _started(script: Path, folder: Path, deployment: Deployment, ranks: int, output: object) -> subprocess.Popen[bytes]:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     return subprocess.Popen(
-        torchrun(ranks, str(SCRIPT), str(folder), deployment),
+        torchrun(ranks, str(script), str(folder), deployment),
         env=environment,
         stdout=output,  # type: ignore[call-overload]  # an open file
         stderr=subprocess.STDOUT,

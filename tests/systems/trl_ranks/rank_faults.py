@@ -13,6 +13,7 @@ from rlstep_hooks.testing.trl_faults import alter_microbatches, replace_method
 from tests.faults.fault import (
     FALLING_RATE,
     REUSED,
+    WHOLE_RUN,
     WITH_REFERENCE,
     Apply,
     Fault,
@@ -268,6 +269,12 @@ def completions_of_the_first_rank(trainer: Any) -> None:
     replace_method(trainer, "_generate_single_turn", generate)
 
 
+def with_a_scaler(trainer: Any) -> None:
+    """Autocast and a gradient scaler, which accelerate has for fp16 on GPUs alone (accelerator.py 1.15.0:565)."""
+    trainer.accelerator.native_amp = True
+    trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+
+
 def other_rows(trainer: Any) -> None:
     """The data set is shuffled, as where each process shuffles for itself."""
     trainer.train_dataset = trainer.train_dataset.shuffle(seed=FAULTY)
@@ -322,6 +329,8 @@ COPIES = Fault(completions_of_the_first_rank, code="RLS519", where=Where(rollout
                settings=REUSED | {"num_generations": 8, "max_completion_length": 24})
 OTHER_ROWS = Fault(of_one_rank(other_rows), code="RLS902", where=Where(rank=FAULTY), report="a set that each process shuffles",
                    doubtful=True)
+SCALED = Fault(made("scaled", "Nothing: the healthy run has a scaler.", lambda trainer: None), code="", where=WHOLE_RUN, report="",
+               settings=REUSED | {"fp16": True}, prepare=with_a_scaler)
 # fmt: on
 
 OF_RANKS = {fault.name: fault for fault in (*FAULTS, COPIES, OTHER_ROWS)}

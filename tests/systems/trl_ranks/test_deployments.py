@@ -13,10 +13,11 @@ import pytest
 from tests.systems.trl.random_runs.draws import Draw
 from tests.systems.trl_ranks.cases import Case, Deployment, Outcome
 from tests.systems.trl_ranks.launching import outcomes
+from tests.systems.trl_ranks.rank_faults import SCALED
 
 pytestmark = pytest.mark.thorough
 USUAL: dict[str, Any] = {
-    "gradient_accumulation_steps": 2, "steps_per_generation": 4, "num_iterations": 2, "num_train_epochs": 1,
+    "gradient_accumulation_steps": 2, "steps_per_generation": 4, "num_iterations": 2, "num_train_epochs": 1, "bf16": False,
 }  # fmt: skip
 """Two micro-batches an update, four updates for each rollout."""
 CHECKPOINTS = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}}
@@ -32,25 +33,37 @@ TRAINED: dict[str, Draw] = {
     "rloo-bf16": Draw("RLOO", USUAL | {"bf16": True}),
     "reference": Draw("GRPO", USUAL | {"beta": 0.04}),
 }
-SCALED = Draw("GRPO", USUAL | {"fp16": True})
 COMPILED = Draw("GRPO", USUAL | {"torch_compile": True, "torch_compile_backend": "aot_eager"})
 UNEVEN = Draw(
     "GRPO", USUAL | {"num_generations": 3, "per_device_train_batch_size": 3, "loss_type": "dapo"}, {"rows": 13}
 )
 OFFLOADED = ("zero2", "zero3")
+LEFT_OUT = {
+    "zero0": ("bf16", "lora-bf16", "checkpoints-bf16", "rloo-bf16"),
+    "fsdp1": ("lora-bf16",),
+}
+"""DeepSpeed 0.19.8 without ZeRO begins Adam at step 1 in bf16, which is a finding; FSDP1 refuses adapters in bf16 when it generates."""
+
+
+def names(deployment: Deployment) -> list[str]:
+    """Of the runs on two ranks those that a deployment trains rightly."""
+    return [name for name in TRAINED if name not in LEFT_OUT.get(deployment, ())]
 
 
 @cache
 def trained(deployment: Deployment, ranks: int) -> dict[str, list[Outcome]]:
     """What all ranks say of each run, in one launch."""
-    cases = [Case(name=name, draw=draw.to_json()) for name, draw in TRAINED.items()]
+    cases = [Case(name=name, draw=TRAINED[name].to_json()) for name in names(deployment)]
     if deployment in OFFLOADED:
         cases += [
             Case(name=f"offloaded-{name}", draw=TRAINED[name].to_json(), sharding={"offload": True})
             for name in ("float32", "bf16", "lora")
         ]
     if deployment == "ddp":
-        cases += [Case(name="scaled", draw=SCALED.to_json()), Case(name="compiled", draw=COMPILED.to_json())]
+        cases += [
+            Case(name="scaled", fault="scaled", healthy=True, settings=dict(SCALED.settings)),
+            Case(name="compiled", draw=COMPILED.to_json()),
+        ]
     if ranks > 2:
         cases = [Case(name="uneven", draw=UNEVEN.to_json())]
     return outcomes(Path(mkdtemp(prefix=f"{deployment}-{ranks}-")), deployment, cases, ranks=ranks)
@@ -58,14 +71,13 @@ def trained(deployment: Deployment, ranks: int) -> dict[str, list[Outcome]]:
 
 def is_silent(of_ranks: list[Outcome]) -> None:
     for of in of_ranks:
-        assert (of.error, of.false) == ("", [])
+        assert (of.error, of.false, of.found) == ("", [], [])
     assert of_ranks[0].verdict == "PASS"
     passed = {code for code, (verdict, _) in of_ranks[0].rules.items() if verdict == "PASS"}
     assert passed >= {"RLS203", "RLS210", "RLS301", "RLS404", "RLS602", "RLS801", "RLS811", "RLS902"}
 
 
-@pytest.mark.parametrize("name", TRAINED)
-@pytest.mark.parametrize("deployment", get_args(Deployment))
+@pytest.mark.parametrize(("deployment", "name"), [(of, name) for of in get_args(Deployment) for name in names(of)])
 def test_a_healthy_run_is_silent(deployment: Deployment, name: str) -> None:
     is_silent(trained(deployment, 2)[name])
 

@@ -13,7 +13,7 @@ import time
 import traceback
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import torch
@@ -25,16 +25,16 @@ from tests.faults.trl_faults import FAULTS
 from tests.mutants.operators import Mutation
 from tests.mutants.sources import LivingFunctions, executed
 from tests.systems.trl_ranks.cases import WRITTEN, Case, Deployment, Found, Outcome
-from tests.systems.trl_ranks.rank_faults import OF_CHECKPOINTS, OF_PARTS, OF_RANKS
+from tests.systems.trl_ranks.rank_faults import OF_CHECKPOINTS, OF_PARTS, OF_RANKS, SCALED
 from tests.systems.trl_ranks.zero_faults import DRIFT, OF_WHOLE_MODELS, ZERO_FAULTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from rlstep_hooks.judge.report import Report
 
 BY_NAME = {
-    fault.name: fault for fault in (*FAULTS, *ZERO_FAULTS, *OF_WHOLE_MODELS, DRIFT, *OF_CHECKPOINTS, *OF_PARTS)
+    fault.name: fault for fault in (*FAULTS, *ZERO_FAULTS, *OF_WHOLE_MODELS, DRIFT, SCALED, *OF_CHECKPOINTS, *OF_PARTS)
 } | OF_RANKS
 
 
@@ -235,7 +235,17 @@ def train_draw(folder: Path, deployment: Deployment, case: Case) -> Outcome:
     )
 
 
-def main(folder: Path, deployment: Deployment) -> None:
+TrainCase: TypeAlias = "Callable[[Path, Deployment, Case, list[Any]], Outcome]"
+"""Trains a case on this rank: its folder, the deployment, the case, and the engines of DeepSpeed that are made."""
+
+
+def any_case(folder: Path, deployment: Deployment, case: Case, engines: list[Any]) -> Outcome:
+    """Train a case of TRL."""
+    with mutated(case):
+        return train_draw(folder, deployment, case) if case.draw else traced(folder, deployment, case, engines)
+
+
+def main(folder: Path, deployment: Deployment, train_case: TrainCase) -> None:
     """Train all cases that have no outcome yet."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
@@ -263,8 +273,7 @@ def main(folder: Path, deployment: Deployment) -> None:
         started = time.monotonic()
         forget(engines)
         try:
-            with mutated(case):
-                outcome = train_draw(place, deployment, case) if case.draw else traced(place, deployment, case, engines)
+            outcome = train_case(place, deployment, case, engines)
         except Exception as error:  # noqa: BLE001 - whatever training raises is the outcome
             lines = traceback.format_exc()[-1500:]
             outcome = Outcome(error=f"{type(error).__name__}: {error}"[:500] + "\n" + lines)
@@ -277,4 +286,4 @@ def main(folder: Path, deployment: Deployment) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])  # type: ignore[arg-type]  # the launch gives one of them
+    main(Path(sys.argv[1]), sys.argv[2], any_case)  # type: ignore[arg-type]  # the launch gives one of them

@@ -46,9 +46,18 @@ class SwiftRewardWatch(RewardWatch):
             return "dynamic_sample picks the samples of a rollout by their rewards"
         if trainer.num_generations == 1:
             return "a group of one sample has no baseline"
-        if trainer.kl_in_reward and trainer.beta != 0.0 and trainer.accelerator.num_processes > 1:
+        if trainer.kl_in_reward and trainer.beta != 0.0 and self._needs_others():
             return "the KL penalty is part of the rewards, and that of other processes is not known"
         return "" if estimator_of(trainer) is not None else "the estimator of the advantages is none that was read"
+
+    def _needs_others(self) -> bool:
+        """Whether advantages of this process depend on samples of others: where a group is on several, or all samples of the rollout
+        are divided by one deviation."""
+        trainer, estimator = self._trainer, estimator_of(self._trainer)
+        processes = trainer.accelerator.num_processes
+        own = trainer.args.generation_batch_size // processes
+        together = estimator is None or estimator.scale == "rollout" or estimator.each_function
+        return bool(processes > 1 and (together or own % trainer.num_generations))
 
     def misplaced(self, parts: list[dict[str, Any]], rows: Any, spoken: Spoken) -> Misplaced | None:
         """How many samples of a rollout have not the rewards that were given for them, or were given for what is not theirs; None where
