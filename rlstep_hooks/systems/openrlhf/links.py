@@ -145,7 +145,7 @@ RULES: dict[str, Link] = {
         "two rows of one micro-batch of old log-probs, scored again one at a time; two rows of the critic's values, and two rewards of "
         "a reward model",
         "with padded rows and without images, not with ring attention or tensor parallelism; log-probs and values in "
-        "ZeRO-3 beside the own forwards of policy and critic; rewards not in ZeRO-3, nor of an offloaded model, and on the "
+        "ZeRO-3 beside the own forwards of policy, critic and reward model; rewards not of an offloaded model, and on the "
         "controller's machine",
         "whole",
     ),

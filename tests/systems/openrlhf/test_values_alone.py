@@ -16,7 +16,7 @@ pytest.importorskip("openrlhf")
 from openrlhf.models.model import _get_critic_model, _get_reward_model
 from transformers import Qwen2Config, Qwen2Model, Qwen2PreTrainedModel
 
-from rlstep_hooks.systems.openrlhf.observe.values_alone import look, look_at_rewards, why_not
+from rlstep_hooks.systems.openrlhf.observe.values_alone import Batch, as_values, look, of_rewards, why_not
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,13 +36,13 @@ def critic(request: pytest.FixtureRequest) -> Any:
     return model.eval()
 
 
-def batch() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def batch() -> Batch:
     torch.manual_seed(1)
     attention = (torch.arange(12) < torch.tensor([[12], [7], [9]])).long()
     counted = attention[:, 1:].clone()
     counted[:, :3] = 0
     counted[2, 5] = 0  # an environment's word between two turns
-    return torch.randint(0, 50, (3, 12)) * attention, attention, counted
+    return Batch(torch.randint(0, 50, (3, 12)) * attention, attention, counted)
 
 
 def test_the_values_of_a_padded_batch_are_those_of_its_rows(critic: Any) -> None:
@@ -101,9 +101,10 @@ def test_the_rewards_of_a_padded_batch_are_those_of_its_rows(critic: Any, normal
     with torch.no_grad():
         rewards = model(tokens, attention)
         shorter = model(tokens, attention * (attention.cumsum(1) < attention.sum(1, keepdim=True)))
+    given = of_rewards(tokens, attention)
     for turn in range(3):
-        assert look_at_rewards(model, tokens, attention, rewards, turn)["clean_gap"] == 0.0
-        found = look_at_rewards(model, tokens, attention, shorter, turn)
+        assert look(model, given, as_values(attention, rewards), turn)["clean_gap"] == 0.0
+        found = look(model, given, as_values(attention, shorter), turn)
         assert found["clean_gap"] > 0.05
         assert found["clean_like"] == "those of the token before each"
-    assert look_at_rewards(model, tokens, attention, torch.zeros(3), 0)["clean_like"] == "0"
+    assert look(model, given, as_values(attention, torch.zeros(3)), 0)["clean_like"] == "0"

@@ -61,6 +61,21 @@ class ModelRecord:
         self._writer.emit(FactsRead(at=self._writer.now(), facts=facts))
 
 
+class Told:
+    """Takes what cannot be computed again of one such model.
+
+    Args:
+        record: Its record.
+    """
+
+    def __init__(self, record: ModelRecord) -> None:
+        self._record = record
+
+    def cannot(self, what: str, why: str) -> None:
+        """Record it."""
+        self._record.cannot_compare(why)
+
+
 def _middle(tensor: Any) -> Any:
     flat = tensor.reshape(-1)
     start = max(flat.numel() - LOOKED_AT, 0) // 2

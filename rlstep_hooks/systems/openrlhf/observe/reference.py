@@ -11,7 +11,7 @@ from rlstep_hooks.observe.hooks import Hooks
 from rlstep_hooks.observe.scored_rows import TOPIC, ScoredRows, fields_of_reference
 from rlstep_hooks.systems.openrlhf.observe import scored_alone
 from rlstep_hooks.systems.openrlhf.observe.deployment import has_whole_rows, holds_whole_model
-from rlstep_hooks.systems.openrlhf.observe.models_beside import ModelRecord, ModelRecords
+from rlstep_hooks.systems.openrlhf.observe.models_beside import ModelRecord, ModelRecords, Told
 from rlstep_hooks.systems.openrlhf.observe.scored_beside import LogProbsBeside
 from rlstep_hooks.systems.openrlhf.observe.settings import DTYPES
 
@@ -32,15 +32,15 @@ class ReferenceRecord(ModelRecord):
     def __init__(self, actor: Any) -> None:
         super().__init__(f"reference{actor._rank}", actor.model)
         self._args = actor.strategy.args
-        self._scored = ScoredRows(_Told(self))
+        self._scored = ScoredRows(Told(self))
         self._calls = 0
         self._dtype = DTYPES.get(str(self._args.ds.param_dtype), str(self._args.ds.param_dtype))
         self._beside: LogProbsBeside | None = None
         """Scores rows beside the reference's own forwards; None where this process holds the whole model."""
         if not holds_whole_model(self._args):
-            self._beside = LogProbsBeside(self._scored, _Told(self))
+            self._beside = LogProbsBeside(self._scored, Told(self))
             # launcher.py:127: scores one micro-batch.
-            Hooks(_Told(self)).forward(actor.model, before=self._forward, after=self._scored_by, topics=(TOPIC,))
+            Hooks(Told(self)).forward(actor.model, before=self._forward, after=self._scored_by, topics=(TOPIC,))
         self._forwards = 0
         """Forwards since the reference was last asked."""
         self._looked_at: int | None = None
@@ -99,17 +99,6 @@ class ReferenceRecord(ModelRecord):
 
 _OF = "the reference's log-probs"
 _OF_BATCH = ("sequences", "attention_mask", "action_mask")
-
-
-class _Told:
-    """Takes what cannot be scored of one reference."""
-
-    def __init__(self, record: ReferenceRecord) -> None:
-        self._record = record
-
-    def cannot(self, what: str, why: str) -> None:
-        """Record it."""
-        self._record.cannot_compare(why)
 
 
 def records_of_reference(args: Any, folder: Path, run: str) -> ModelRecords:

@@ -85,7 +85,8 @@ class RowsAlone:
     def critic_begins(self, call: Call) -> None:
         """The critic's forward begins."""
         if self._values_open:
-            self._values_beside.forward_begins(call, whole_rows=has_whole_rows(self._args))
+            whole_rows = has_whole_rows(self._args)
+            self._values_beside.forward_begins(call.owner, lambda: _batch_of(call), whole_rows=whole_rows)
 
     def critic_ends(self, call: Call) -> None:
         """The critic's forward is done."""
@@ -116,9 +117,16 @@ class RowsAlone:
         place = number % len(results)
         names = ("sequences", "attention_mask", "action_mask")
         tokens, attention, counted = (data[name][part][place].to(self._engine.device) for name in names)
-        self._of_values = values_alone.look(critic, (tokens, attention, counted), results[place], number)
+        batch = values_alone.Batch(tokens, attention, counted)
+        self._of_values = values_alone.look(critic, batch, results[place], number)
 
     def take_values(self) -> dict[str, Any]:
         """Fields of `MicroBatchValues` about the values of the rollout that is trained, once."""
         found, self._of_values = self._of_values, {}
         return found
+
+
+def _batch_of(call: Call) -> values_alone.Batch:
+    """What OpenRLHF's `CriticModel.forward` is called with."""
+    given = call.named("input_ids", "action_mask", "attention_mask")
+    return values_alone.Batch(given["input_ids"], given["attention_mask"], given["action_mask"].bool())

@@ -19,6 +19,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+class Batch(NamedTuple):
+    """What a critic computes values of."""
+
+    tokens: Tensor
+    """(B, L), with padding."""
+    attention: Tensor
+    """(B, L), 1 on real tokens."""
+    counted: Tensor
+    """(B, L - 1), whether the token after a position is one of an answer."""
+
+
 def why_not(critic: Any, *, whole: bool) -> str:
     """Why no value can be computed again; empty where values can.
 
@@ -49,12 +60,12 @@ def head_of(critic: Any) -> Any:
     return getattr(critic, critic.value_head_prefix)
 
 
-def look(critic: Any, batch: tuple[Tensor, Tensor, Tensor], observed: Tensor, turn: int) -> dict[str, Any]:
+def look(critic: Any, batch: Batch, observed: Tensor, turn: int) -> dict[str, Any]:
     """Compare the values of two rows, the one with the longest answer and another; waits for the device.
 
     Args:
         critic: The model.
-        batch: (B, L) tokens, (B, L) 1 on real ones, (B, L - 1) 1 where the token after a position is one of an answer.
+        batch: What it computed values of.
         observed: (B, L - 1), the values that the critic gave, 0 where nothing counts.
         turn: Which other row is looked at.
 
@@ -70,25 +81,29 @@ def look(critic: Any, batch: tuple[Tensor, Tensor, Tensor], observed: Tensor, tu
     return farthest(_of_row(critic, tokens[row], attention[row], counted[row].bool(), observed[row]) for row in chosen)
 
 
-def look_at_rewards(model: Any, tokens: Tensor, attention: Tensor, rewards: Tensor, turn: int) -> dict[str, Any]:
-    """Compare the rewards of two rows with the value of a reward model at the last token of each; waits for the device.
+def of_rewards(tokens: Tensor, attention: Tensor) -> Batch:
+    """What a reward model gives a reward of, as if that were a value (models/model.py 0.11.2, `_get_reward_model`).
 
     Args:
-        model: The reward model: layers and a head, as a critic's (models/model.py 0.11.2, `_get_reward_model`).
         tokens: (B, L), with padding.
         attention: (B, L), 1 on real tokens.
-        rewards: (B,), what the model gave.
-        turn: Which rows are looked at.
 
     Returns:
-        Fields of `MicroBatchValues`.
+        (B, L + 1): its value at the last token is the reward. A value stands before the token that follows it, and there is none here.
     """
-    last = attention.shape[1] - 1 - attention.long().fliplr().argmax(1, keepdim=True)
-    counted = torch.zeros_like(attention).scatter(1, last, 1)
-    given = torch.zeros_like(attention, dtype=rewards.dtype).scatter(1, last, rewards.to(attention.device).unsqueeze(1))
-    # A value stands before the token that follows it, and behind the last token there is none.
+    counted = torch.zeros_like(attention).scatter(1, _last(attention), 1).bool()
     longer, attended = (torch.nn.functional.pad(tensor, (0, 1)) for tensor in (tokens, attention))
-    return look(model, (longer, attended, counted), given, turn)
+    return Batch(longer, attended, counted)
+
+
+def as_values(attention: Tensor, rewards: Tensor) -> Tensor:
+    """(B, L), the rewards (B,) at the last real token of each row, 0 elsewhere."""
+    given = torch.zeros_like(attention, dtype=rewards.dtype)
+    return given.scatter(1, _last(attention), rewards.to(attention.device).unsqueeze(1))
+
+
+def _last(attention: Tensor) -> Tensor:
+    return attention.shape[1] - 1 - attention.long().fliplr().argmax(1, keepdim=True)
 
 
 def _of_row(critic: Any, tokens: Tensor, attention: Tensor, counted: Tensor, observed: Tensor) -> dict[str, Any]:

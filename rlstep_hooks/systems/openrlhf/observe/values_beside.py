@@ -1,7 +1,7 @@
-"""Values of two rows of one micro-batch, computed alone beside the forward of OpenRLHF's critic, with ZeRO-3.
+"""Values of two rows of one micro-batch, computed alone beside the forward of OpenRLHF's critic or reward model, with ZeRO-3.
 
 ZeRO-3 gathers the weights of each module for its forward, so a forward of one process alone would wait for the others. Rows go through
-the modules of the critic while its own forward of a micro-batch uses them (`rlstep_hooks.observe.forward_beside`), and then through its
+the modules of the model while its own forward of a micro-batch uses them (`rlstep_hooks.observe.forward_beside`), and then through its
 head. B samples, L tokens.
 """
 
@@ -25,10 +25,12 @@ from rlstep_hooks.observe.scored_rows import SHARED_OUT, TOPIC, ScoredRows
 from rlstep_hooks.systems.openrlhf.observe.values_alone import ComputedRow, fields_of_row, head_of, why_not_of_critic
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from rlstep_hooks.observe.guard import GapRecorder
-    from rlstep_hooks.observe.hooks import Call
+    from rlstep_hooks.systems.openrlhf.observe.values_alone import Batch
 
 
 class _Row(NamedTuple):
@@ -44,7 +46,7 @@ class _Row(NamedTuple):
 
 
 class ValuesBeside:
-    """Computes values of rows beside forwards of the critic.
+    """Computes values of rows beside forwards of a critic or a reward model.
 
     Args:
         recorder: Is told what cannot be computed, and what went wrong.
@@ -66,23 +68,23 @@ class ValuesBeside:
         self._scored.begin()
         self._seen, self._computed = 0, []
 
-    def forward_begins(self, call: Call, *, whole_rows: bool) -> None:
+    def forward_begins(self, model: Any, batch: Callable[[], Batch], *, whole_rows: bool) -> None:
         """A forward begins: send rows of it beside it, if it is the one that is looked at.
 
         Args:
-            call: Of the critic's forward.
+            model: The critic or the reward model, as it is called.
+            batch: Gives what it is called with.
             whole_rows: Whether this process has whole rows, and whole matrices.
         """
         self._leave()
         place, self._seen = self._seen, self._seen + 1
         if not self._scored.wants():
             return
-        critic = getattr(call.owner, "module", call.owner)
+        critic = getattr(model, "module", model)
         if why := _why_not(critic, whole_rows=whole_rows):
             self._scored.cannot(why)
             return
-        given = call.named("input_ids", "action_mask", "attention_mask")
-        rows = _chosen(critic, given["input_ids"], given["attention_mask"], given["action_mask"].bool(), place)
+        rows = _chosen(critic, batch(), place)
         if rows:
             self._place = place
             at_head = functools.partial(self._at_head, critic, rows)
@@ -106,7 +108,7 @@ class ValuesBeside:
         """Values are computed: compare what came of them with what rows gave beside; waits for the device.
 
         Args:
-            critic: The model.
+            critic: The model itself.
             results: (B, L - 1) each, the values of each micro-batch, 0 where nothing counts.
 
         Returns:
@@ -139,8 +141,9 @@ def _why_not(critic: Any, *, whole_rows: bool) -> str:
     return why_not_beside(critic, head_of(critic), "openrlhf.models.")
 
 
-def _chosen(critic: Any, tokens: Tensor, attention: Tensor, counted: Tensor, turn: int) -> dict[int, _Row]:
+def _chosen(critic: Any, batch: Batch, turn: int) -> dict[int, _Row]:
     """Two rows of a micro-batch by their places: the one with the longest answer, and another."""
+    tokens, attention, counted = batch
     lengths = counted.sum(1).tolist()
     places = [place for place, length in enumerate(lengths) if length]
     if not places:
