@@ -217,11 +217,11 @@ def install_trl(session: nox.Session, release: str, *more: str) -> None:
     install(session, *OWN)
 
 
-def install_trl_with_deepspeed(session: nox.Session, release: str) -> dict[str, str]:
-    """Install TRL and a release of DeepSpeed; the variables for a run of it on the CPU."""
+def install_trl_with_deepspeed(session: nox.Session, deepspeed: str, trl: str = NEWEST) -> dict[str, str]:
+    """Install a release of TRL and one of DeepSpeed; the variables for a run of it on the CPU."""
     # What DeepSpeed asks for and builds with; its operations are compiled when they are first used.
-    install_trl(session, NEWEST, *TESTS, *DEEPSPEED_NEEDS)
-    return install_deepspeed(session, release)
+    install_trl(session, trl, *TESTS, *DEEPSPEED_NEEDS)
+    return install_deepspeed(session, deepspeed)
 
 
 def install_deepspeed(session: nox.Session, release: str) -> dict[str, str]:
@@ -412,6 +412,16 @@ def ranks_quick(session: nox.Session) -> None:
     session.run(
         "pytest", *BY_LAUNCH, "-m", "not thorough", *chosen(session, "tests/systems/trl_ranks"), env=OFFLINE | kept
     )
+
+
+@nox.session(name="ranks-older")
+@nox.parametrize("release", ["1.0.0"])
+@leaves_room
+def ranks_older(session: nox.Session, release: str) -> None:
+    """An older release of TRL in each deployment on two ranks and three: healthy runs. Not by default."""
+    kept = install_trl_with_deepspeed(session, "0.19.8", release)
+    tests = chosen(session, "tests/systems/trl_ranks/test_deployments.py")
+    session.run("pytest", *tests, env=OFFLINE | kept)
 
 
 @nox.session(name="ranks-bugs")

@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from rlstep_hooks.observe.explained_distance import cause_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from rlstep_hooks.observe.forward_beside import RowsBeside
 
 ROUNDINGS = 2
 """Roundings of what a value is added up from that a distance may have."""
@@ -51,6 +54,27 @@ def fields_of_values(
     )
     like = cause_of(given, clean, others, rounding)
     return {"clean_gap": min(gap / unit, 1e30), "clean_like": like}
+
+
+def values_at_head(row: RowsBeside, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The values of one row that has gone through a model's layers beside another forward, and the sizes of what each is added up from.
+
+    Args:
+        row: The row, H numbers for each of its tokens.
+        weight: (1, H), of the head.
+        bias: (1,), of the head.
+
+    Returns:
+        (L,) and (L,).
+
+    Raises:
+        ValueError: The forward left out modules, so that the row did not get to its end.
+    """
+    if row.hidden is None:
+        raise ValueError("the forward left out modules that the row alone goes through")
+    hidden = row.hidden[0]
+    values = linear(hidden.to(weight.dtype), weight, bias).squeeze(-1)
+    return values, hidden.abs().float() @ weight.detach().abs().float().squeeze(0)
 
 
 def _apart(one: Tensor, other: Tensor) -> float:

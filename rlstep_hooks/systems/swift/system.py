@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from rlstep_hooks.record.cadence import WORDS
 from rlstep_hooks.systems.engine.declaration import (
     Check,
@@ -42,7 +44,11 @@ from rlstep_hooks.systems.trl.links import OF_UPDATES
 from rlstep_hooks.systems.trl.links import RULES as TRL_RULES
 
 if TYPE_CHECKING:
+    from rlstep_hooks.systems.engine.links import Deployment
     from rlstep_hooks.systems.engine.request import Request
+
+_ON_RANKS: tuple[Deployment, ...] = ("DDP", "ZeRO-2", "ZeRO-3")
+"""Deployments in which tests train on two ranks (`tests/systems/swift_ranks`)."""
 
 _ARGUMENTS = "ms-swift {version} swift/{'rlhf_trainers/args_mixin.py' if fourth else 'trainers/rlhf_arguments.py'}"
 _TRAINER = "ms-swift {version} swift/{'rlhf_trainers' if fourth else 'trainers/rlhf_trainer'}/grpo_trainer.py"
@@ -277,22 +283,39 @@ SYSTEM = System(
     ),
     links={
         **OF_UPDATES,
+        **{
+            name: msgspec.structs.replace(OF_UPDATES[name], proved=_ON_RANKS)
+            for name in (
+                "backward",
+                "reduction",
+                "gradient norm",
+                "optimizer step",
+                "optimizer moments",
+                "learning rate",
+            )
+        },
         "settings in force": no("ms-swift builds its trainers in ways of its own; sizes alone are compared"),
         "completions": yes(
             "against the policy's own distributions, and each other",
             "not truncated sampling, several turns, or dropout",
             often="compared",
+            proved=_ON_RANKS,
         ),
-        "completions on the way": yes("bit for bit, from the rollout to the loss", "not prompts", often="carried"),
+        "completions on the way": yes(
+            "bit for bit, from the rollout to the loss", "not prompts", often="carried", proved=_ON_RANKS
+        ),
         "rewards on the way": yes(
             "what each function gave; the text of each completion against the engine's tokens, prompt and columns against the row",
             "not reward models, nor with dynamic_sample; with a multi-turn scheduler that gives tokens of its own not the texts",
             often="compared",
+            proved=_ON_RANKS,
         ),
         "advantages": yes(
-            "from the rewards, in float64: grpo, rloo and reinforce_plus_plus, each scale_rewards, the KL term of one process",
-            "not with dynamic_sample or a teacher, nor where turns make more or fewer samples",
+            "from the rewards, in float64: grpo, rloo and reinforce_plus_plus, each scale_rewards, the KL term too",
+            "not with dynamic_sample or a teacher, nor where turns make more or fewer samples; on several processes not with a KL term "
+            "where they share a group, or divide by the deviation of all samples",
             often="compared",
+            proved=_ON_RANKS,
         ),
         "advantages on the way": yes("bit for bit, from the rollout to the loss", often="carried"),
         "mask": yes(
@@ -306,18 +329,24 @@ SYSTEM = System(
             "with the weights between engine and trainer",
             "not other types, overlong_filter or an off-policy mask, nor inside a liger loss",
             often="compared",
+            proved=_ON_RANKS,
         ),
         "gradients cleared": no("the trainer clears them after its step, where nothing of this package stands"),
         "reference": yes("a probe of its weights", often="compared"),
         "reference on the way": yes("bit for bit, from the rollout to the loss", often="compared"),
         "sampler": yes(
-            "settings at the call of generate; with vLLM its log-probs", "not what vLLM's engine does with the weights"
+            "settings at the call of generate; with vLLM its log-probs",
+            "not what vLLM's engine does with the weights",
+            proved=_ON_RANKS,
         ),
-        "weights between updates": yes("a probe, between updates and while samples are generated", often="probed"),
+        "weights between updates": yes(
+            "a probe, between updates and while samples are generated", often="probed", proved=_ON_RANKS
+        ),
         "replicas": yes(
             "the bits of all weights and buffers that each rank holds whole",
-            "not shards, nor with DeepSpeed",
+            "not shards",
             often="whole",
+            proved=_ON_RANKS,
         ),
     },
     rules={
@@ -371,7 +400,6 @@ SYSTEM = System(
         "what the vLLM engine does with the weights",
         "the experts that vLLM chose and that training is to choose again (routed_experts)",
         "log-probs inside a liger loss",
-        "updates made by DeepSpeed's engine",
     ),
 )
 """`swift rlhf --rlhf_type grpo` on transformers' Trainer."""

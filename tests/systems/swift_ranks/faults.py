@@ -8,10 +8,17 @@ import torch
 
 from rlstep_hooks.testing.trl_faults import replace_method
 from tests.faults.fault import after_update, on, way
-from tests.faults.mistakes.gradients import before_steps
+from tests.faults.mistakes import losses
+from tests.faults.mistakes.gradients import before_steps, half_of_each_step_taken_back
 from tests.systems.swift.faults import FAULTS
 from tests.systems.trl_ranks import reduction_faults, zero_faults
-from tests.systems.trl_ranks.rank_faults import another_rate, moments_cleared, of_one_rank, weight_changed
+from tests.systems.trl_ranks.rank_faults import (
+    another_rate,
+    moments_cleared,
+    of_one_rank,
+    reference_changed,
+    weight_changed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +36,7 @@ class Mistake(NamedTuple):
 
 TWICE: dict[str, Any] = {"num_iterations": 2}
 """Two passes over each rollout."""
+REFERENCE = TWICE | {"beta": 0.1}
 CLIPPED = TWICE | {"max_grad_norm": 1e-3}
 LONG = TWICE | {"num_generations": 8, "max_completion_length": 24}
 """Eight completions of one prompt, four on each rank, too long to come twice."""
@@ -51,15 +59,25 @@ def completions_of_the_first_rank(trainer: Any) -> None:
     replace_method(trainer, "_generate_completions", generate)
 
 
+_REFERENCE_CHANGED = of_one_rank(way(after_update, 4, by=reference_changed))
+
+
 def _named(*mistakes: Mistake) -> dict[str, Mistake]:
     return {of.apply.__name__: of for of in mistakes}
 
 
-_EVERYWHERE = {name: Mistake(apply, code, settings) for name, (apply, code, _, settings) in FAULTS.items()} | _named(
+NEEDS_ALL_PENALTIES = "rewards_in_another_order"
+"""Its estimator divides by the deviation of the rewards of all processes, which have a KL term: that of the others is not known."""
+
+_EVERYWHERE = {
+    name: Mistake(apply, code, settings | ({"kl_in_reward": "false"} if name == NEEDS_ALL_PENALTIES else {}))
+    for name, (apply, code, _, settings) in FAULTS.items()
+} | _named(
     Mistake(of_one_rank(way(after_update, 4, by=weight_changed)), "RLS419", TWICE),
     Mistake(of_one_rank(way(on, "on_step_begin", by=another_rate)), "RLS605", TWICE),
     Mistake(of_one_rank(loss_of_nothing), "RLS801", TWICE),
     Mistake(completions_of_the_first_rank, "RLS519", LONG),
+    Mistake(losses.loss_taught_twice, "RLS805", TWICE),
 )
 _OF_DDP = _named(
     *(
@@ -77,6 +95,8 @@ _OF_DDP = _named(
     ),
     Mistake(reduction_faults.clip_left_out, "RLS808", CLIPPED),
     Mistake(of_one_rank(way(before_steps, by=moments_cleared, first=4)), "RLS807", TWICE),
+    Mistake(way(on, "on_train_begin", by=half_of_each_step_taken_back), "RLS806", TWICE),
+    Mistake(_REFERENCE_CHANGED, "RLS411", REFERENCE),
 )
 _OF_ZERO = _named(
     *(
@@ -96,8 +116,10 @@ _OF_ZERO = _named(
     Mistake(zero_faults.masters_shrink_between_updates, "RLS404", TWICE),
     Mistake(zero_faults.update_swallowed, "RLS210", TWICE),
 )
-OF_RANKS: dict[str, dict[str, Mistake]] = {"ddp": _EVERYWHERE | _OF_DDP} | {
-    stage: {name: of for name, of in (_EVERYWHERE | _OF_ZERO).items() if name != WITHOUT_EFFECT_UNDER_DEEPSPEED}
-    for stage in ("zero2", "zero3")
+_UNDER_DEEPSPEED = {name: of for name, of in (_EVERYWHERE | _OF_ZERO).items() if name != WITHOUT_EFFECT_UNDER_DEEPSPEED}
+OF_RANKS: dict[str, dict[str, Mistake]] = {
+    "ddp": _EVERYWHERE | _OF_DDP,
+    "zero2": _UNDER_DEEPSPEED | _named(Mistake(_REFERENCE_CHANGED, "RLS411", REFERENCE)),
+    "zero3": _UNDER_DEEPSPEED,
 }
 """Deployment -> name -> mistake."""

@@ -10,9 +10,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch.nn.functional import linear
-
-from rlstep_hooks.observe.clean_values import farthest
+from rlstep_hooks.observe.clean_values import farthest, values_at_head
 from rlstep_hooks.observe.forward_beside import (
     Beside,
     RowsBeside,
@@ -87,7 +85,7 @@ class ValuesBeside:
         rows = _chosen(critic, batch(), place)
         if rows:
             self._place = place
-            at_head = functools.partial(self._at_head, critic, rows)
+            at_head = functools.partial(self._at_head, rows)
             self._beside = Beside(critic, [row.passed for row in rows.values()], self._guard, at_head, head_of(critic))
             self._beside.__enter__()
 
@@ -95,13 +93,9 @@ class ValuesBeside:
         """The forward is done."""
         self._leave()
 
-    def _at_head(self, critic: Any, rows: dict[int, _Row], weight: Tensor, bias: Tensor | None) -> None:
+    def _at_head(self, rows: dict[int, _Row], weight: Tensor, bias: Tensor | None) -> None:
         for place, row in rows.items():
-            if row.passed.hidden is None:
-                raise ValueError("the critic's forward left out modules that the row alone goes through")
-            hidden = row.passed.hidden[0]
-            values = linear(hidden.to(weight.dtype), weight, bias).squeeze(-1)
-            sizes = hidden.abs().float() @ weight.detach().abs().float().squeeze(0)
+            values, sizes = values_at_head(row.passed, weight, bias)
             self._computed.append(ComputedRow(place, row.attention, row.counted, values, sizes))
 
     def end(self, critic: Any, results: Any) -> dict[str, Any]:

@@ -10,9 +10,7 @@ import functools
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch.nn.functional import linear
-
-from rlstep_hooks.observe.clean_values import farthest
+from rlstep_hooks.observe.clean_values import farthest, values_at_head
 from rlstep_hooks.observe.forward_beside import Beside, RowsBeside, inside_of, told_by_others, why_not_beside
 from rlstep_hooks.observe.guard import Guard, contained
 from rlstep_hooks.observe.scored_rows import TOPIC
@@ -93,13 +91,7 @@ class ValuesBesideForwards:
 
     def _at_head(self, rows: Mapping[int, RowsBeside], weight: Tensor, bias: Tensor | None) -> None:
         for place, passed in rows.items():
-            if passed.hidden is None:
-                raise ValueError("the critic's forward left out modules that the row alone goes through")
-            hidden = passed.hidden[0]
-            values = linear(hidden.to(weight.dtype), weight, bias).squeeze(-1)
-            self._computed.append(
-                _Computed(place, values, hidden.abs().float() @ weight.detach().abs().float().squeeze(0))
-            )
+            self._computed.append(_Computed(place, *values_at_head(passed, weight, bias)))
 
     def compare(self, engine: Any, data: Any, output: Any) -> dict[str, Any]:
         """Compare what the forward gave with what rows gave beside it; waits for the device.
