@@ -40,8 +40,10 @@ REFERENCE = TWICE | {"beta": 0.1}
 CLIPPED = TWICE | {"max_grad_norm": 1e-3}
 LONG = TWICE | {"num_generations": 8, "max_completion_length": 24}
 """Eight completions of one prompt, four on each rank, too long to come twice."""
-WITHOUT_EFFECT_UNDER_DEEPSPEED = "one_update_left_out"
-"""The optimizer that a callback gets does nothing there: the engine steps, within the backward pass."""
+LEFT_OUT = {"zero2": {"one_update_left_out"}}
+"""The optimizer that a callback gets does nothing under DeepSpeed: the engine steps, within the backward pass."""
+LEFT_OUT["zero3"] = LEFT_OUT["zero2"] | {"sampled_by_another_model", "weight_changed_on_one_rank"}
+"""Between passes ZeRO-3 holds no whole weights, that could be copied or written to."""
 
 
 def loss_of_nothing(trainer: Any) -> None:
@@ -116,10 +118,15 @@ _OF_ZERO = _named(
     Mistake(zero_faults.masters_shrink_between_updates, "RLS404", TWICE),
     Mistake(zero_faults.update_swallowed, "RLS210", TWICE),
 )
-_UNDER_DEEPSPEED = {name: of for name, of in (_EVERYWHERE | _OF_ZERO).items() if name != WITHOUT_EFFECT_UNDER_DEEPSPEED}
+
+
+def _under_deepspeed(stage: str) -> dict[str, Mistake]:
+    return {name: of for name, of in (_EVERYWHERE | _OF_ZERO).items() if name not in LEFT_OUT[stage]}
+
+
 OF_RANKS: dict[str, dict[str, Mistake]] = {
     "ddp": _EVERYWHERE | _OF_DDP,
-    "zero2": _UNDER_DEEPSPEED | _named(Mistake(_REFERENCE_CHANGED, "RLS411", REFERENCE)),
-    "zero3": _UNDER_DEEPSPEED,
+    "zero2": _under_deepspeed("zero2") | _named(Mistake(_REFERENCE_CHANGED, "RLS411", REFERENCE)),
+    "zero3": _under_deepspeed("zero3"),
 }
 """Deployment -> name -> mistake."""
