@@ -337,7 +337,6 @@ SYSTEM = System(
         "sampler": yes(
             "settings at the call of generate; with vLLM its log-probs",
             "not what vLLM's engine does with the weights",
-            proved=_ON_RANKS,
         ),
         "weights between updates": yes(
             "a probe, between updates and while samples are generated", often="probed", proved=_ON_RANKS
