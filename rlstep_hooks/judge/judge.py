@@ -217,6 +217,8 @@ class Judge:
         return self._show("weight_sync", event, self._matching.seldom(event) if planned else AS_PLANNED)
 
     def _observe_sent(self, event: WeightsSent) -> list[Finding]:
+        if event.by_another:
+            return self._show("gathered", event)
         return [found for delivery in self._deliveries.sent(event) for found in self._show("delivered", delivery)]
 
     def _observe_held(self, event: WeightsHeld) -> list[Finding]:

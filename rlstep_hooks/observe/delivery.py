@@ -22,6 +22,8 @@ from rlstep_hooks.record.events import Probe, WeightsHeld, WeightsSent
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from rlstep_hooks.observe.sharding.own_part import OwnPart
+
 ELEMENTS = 8
 """Elements that are read of a tensor in a sync that reads all tensors."""
 
@@ -214,13 +216,19 @@ class SentWatch:
 
     Args:
         own: Gives the policy's own tensor of a name, as it is now; None where it cannot be read.
+        part: Gives what this process holds of the policy's tensor of a name, where it is shared out and handed over as it is.
         keeps: Whether a tensor that is handed over has the values that it had when the sync began.
     """
 
     def __init__(
-        self, own: Callable[[str], Any] = lambda _: None, *, keeps: Callable[[], bool] = lambda: False
+        self,
+        own: Callable[[str], Any] = lambda _: None,
+        *,
+        part: Callable[[str], OwnPart | None] = lambda _: None,
+        keeps: Callable[[], bool] = lambda: False,
     ) -> None:
         self._own = own
+        self._part = part
         self._keeps = keeps
         self._reader, self._own_reader = Reader(), Reader()
         self._readings = Readings()
@@ -275,7 +283,26 @@ class SentWatch:
             self._readings.add(self._number, "policy", name, own, values)
             self._readings.add(self._number, "sent", name, tensor, sent)
         else:
-            self._readings.add(self._number, "policy", name, tensor, sent)
+            policy = sent if own is not None else self._with_own_part(name, tensor, sent)
+            self._readings.add(self._number, "policy", name, tensor, policy)
+            if policy is not sent:
+                self._readings.add(self._number, "sent", name, tensor, sent)
+
+    def _with_own_part(self, name: str, tensor: Any, sent: Any) -> Any:
+        """What was read of a tensor that was gathered, with this process's own numbers in their places; itself where it has none."""
+        import torch
+
+        part = self._part(name)
+        if part is None or part.numbers.device != tensor.device or part.numbers.dtype != tensor.dtype:
+            return sent
+        elements = elements_of(name, tuple(tensor.shape), self._names.turn.elements)
+        own = [(at, place) for at, element in enumerate(elements) if (place := part.place_of(element)) is not None]
+        if not own:
+            return sent
+        at, places = zip(*own, strict=True)
+        policy = sent.clone()
+        policy[list(at)] = part.numbers.detach().take(torch.tensor(places, device=sent.device))
+        return policy
 
     def end(self, version: int, tensors: int | None, sent: int | None = None) -> None:
         """The sync is over.

@@ -6,13 +6,17 @@ import weakref
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from rlstep_hooks.observe.delivery import CHOSEN, HeldWatch, SentWatch
 from rlstep_hooks.observe.guard import Guard
+from rlstep_hooks.observe.sharding.own_part import own_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from rlstep_hooks.observe.delivery import Place
+    from rlstep_hooks.observe.sharding.own_part import OwnPart
     from rlstep_hooks.record.events import AnyEvent
 
 
@@ -37,6 +41,7 @@ class SyncWatch:
         policy: Gives the policy's module, unwrapped.
         engine: The engine's name in findings; empty if it is in another process.
         place: Gives the engine's tensor for a name and a shape of the policy.
+        sends: Whether what this process hands over goes to the engine, and not into the void.
     """
 
     def __init__(
@@ -45,12 +50,15 @@ class SyncWatch:
         policy: Callable[[], Any],
         engine: str = "",
         place: Callable[[str, tuple[int, ...]], Place | None] = lambda name, shape: None,
+        *,
+        sends: bool = True,
     ) -> None:
         self._recorder = recorder
         self._policy = policy
         self._guard = Guard(recorder, ("delivery",))
         self._own = PolicyTensors()
-        self._sent = SentWatch(self._own.get, keeps=self._own.keep)
+        self._sent = SentWatch(self._own.get, part=self._own.part, keeps=self._own.keep)
+        self._sends = sends
         self._held = HeldWatch(engine, place) if engine else None
 
     @property
@@ -95,6 +103,8 @@ class SyncWatch:
         with self._guard:
             at = self._recorder.now()
             sent = self._sent.ready(at, wait=wait)
+            if not self._sends:
+                sent = [msgspec.structs.replace(event, by_another=True) for event in sent]
             held = self._held.ready(at, wait=wait) if self._held is not None else []
             if sent or held:
                 self._recorder.emit(*sent, *held)
@@ -144,6 +154,13 @@ class PolicyTensors:
         tensor = None if own is None else _parameter(self._policy, own)
         # A sharded parameter has only a part of its elements here.
         return None if tensor is None or hasattr(tensor, "full_tensor") or not tensor.numel() else tensor
+
+    def part(self, name: str) -> OwnPart | None:
+        """What this process holds of the tensor that is handed over under a name, where ranks share it; None where it is whole, or
+        adapters are merged into it on the way."""
+        own = self._names.get(name)
+        tensor = None if own is None or self._tensors is None else _parameter(self._policy, own)
+        return None if tensor is None else own_part(tensor)
 
     def keep(self) -> bool:
         """Whether tensors have the same values from the beginning of a sync to its end: not where adapters are merged into them on

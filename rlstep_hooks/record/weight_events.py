@@ -28,9 +28,12 @@ class WeightsSent(Event, frozen=True, kw_only=True, gc=False, tag="weights_sent"
     sent: int
     """Tensors that were handed over."""
     policy: tuple[Probe, ...]
-    """Probes of the policy itself, where it could be read; else of what was handed over."""
+    """Probes of the policy itself, where it could be read; else of what was handed over. Of a tensor that ranks share, those elements
+    are the policy's that this process holds."""
     sent_as: tuple[Probe, ...] = ()
     """Probes of the tensors that were handed over with other values than the policy has."""
+    by_another: bool = False
+    """Whether this process took part in gathering the tensors, and another one handed them over."""
 
 
 class WeightsHeld(Event, frozen=True, kw_only=True, gc=False, tag="weights_held"):

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         TurnsJoined,
         Update,
         UpdateValues,
+        WeightsSent,
         WeightSync,
     )
 
@@ -347,6 +348,9 @@ class Rule:
     def delivered(self, delivery: Delivery) -> None:
         """Look at a weight sync of which both sides are known."""
 
+    def gathered(self, event: WeightsSent) -> None:
+        """Weights were gathered with this process's part, and another process handed them over."""
+
     def adapter_used(self, event: AdapterUsed) -> None:
         """An engine that was given an adapter has run requests."""
 
@@ -397,6 +401,7 @@ HANDLERS = (
     "critic_microbatch",
     "weight_sync",
     "delivered",
+    "gathered",
     "adapter_used",
     "keys_reused",
     "evaluated",

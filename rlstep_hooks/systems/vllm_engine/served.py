@@ -98,3 +98,31 @@ class ServedEngine:
         """Training is over: what is still on the device may be waited for."""
         self.sync.collect(wait=True)
         self._collect()
+
+
+class GatheredParts:
+    """Follows the syncs of a process that takes part in gathering the weights, and does not send them.
+
+    Args:
+        recorder: Takes the events.
+        policy: Gives the policy's module, unwrapped.
+    """
+
+    def __init__(self, recorder: Recorder, policy: Callable[[], Any]) -> None:
+        self.sync = SyncWatch(recorder, policy, sends=False)
+
+    def begin(self) -> None:
+        """A sync begins."""
+        self.sync.begin()
+
+    def end(self, version: int) -> None:
+        """A sync of this version is over."""
+        self.sync.end(version)
+
+    def generated(self) -> None:
+        """Samples are there."""
+        self.sync.collect()
+
+    def finish(self) -> None:
+        """Training is over: what is still on the device may be waited for."""
+        self.sync.collect(wait=True)

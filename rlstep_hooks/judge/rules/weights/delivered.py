@@ -11,7 +11,7 @@ from rlstep_hooks.planning.words import number
 if TYPE_CHECKING:
     from rlstep_hooks.judge.delivery import Delivery
     from rlstep_hooks.judge.rules.progress import Progress
-    from rlstep_hooks.record.events import AdapterUsed
+    from rlstep_hooks.record.events import AdapterUsed, WeightsSent
 
 NO_ENGINE = "no engine told what it holds after a sync"
 
@@ -106,6 +106,19 @@ class NotHeld(Rule):
             fix=fix,
             variant=variant,
         )
+
+    def gathered(self, event: WeightsSent) -> None:
+        """Compare what was gathered of this process's part of the weights, where another process hands it over, with that part."""
+        self.checks += 1
+        if event.sent_as:
+            first = ", ".join(probe.name for probe in event.sent_as[:3])
+            self.fail(
+                expected=f"this process's part of version {event.policy_version} in what is gathered for sync {event.number}",
+                observed=f"other numbers in {len(event.sent_as)} of {len(event.policy)} tensors looked at ({first})",
+                why="the engine samples from other weights than those that are trained, and neither a label nor the ratio shows it",
+                fix="look at how the parts of a tensor are put together, and whether they are read after the last update",
+                variant="gathered",
+            )
 
     def _what_it_holds(self, delivery: Delivery) -> tuple[str, str]:
         wrong = len(delivery.wrong)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rlstep_hooks.observe.guard import contained
 from rlstep_hooks.record.events import WeightSync
 from rlstep_hooks.systems.vllm_engine.colocated import ColocatedEngine
-from rlstep_hooks.systems.vllm_engine.served import served_engine
+from rlstep_hooks.systems.vllm_engine.served import GatheredParts, served_engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,8 +24,8 @@ class EngineSyncs:
         self._observation = observation
         self.recorder = observation.recorder
         """The recorder that events go to."""
-        self._engine: ColocatedEngine | ServedEngine | None = None
-        """The engine, where it tells what it holds."""
+        self._engine: ColocatedEngine | ServedEngine | GatheredParts | None = None
+        """The engine, where it tells what it holds; what is gathered for one, where another process sends it."""
         self.version: int | None = None
         """The version of the weights that were last synced to the engine."""
 
@@ -59,10 +59,14 @@ class EngineSyncs:
             own.attach(hooks)
             # Earlier releases hand each tensor to the engine where they gather it.
             own.hands_over = not hasattr(generation, "_iter_named_params")
-        elif getattr(generation, "mode", "") == "server" and trainer.accelerator.is_main_process:
+        elif getattr(generation, "mode", "") == "server":
             if hasattr(generation, "_iter_named_params"):
-                self._engine = served_engine(self.recorder, lambda: unwrap(trainer.model))
-            else:
+                # vllm_generation.py 1.16.0:500: the main process sends; the others gather with it, and drop what they get.
+                if trainer.accelerator.is_main_process:
+                    self._engine = served_engine(self.recorder, lambda: unwrap(trainer.model))
+                else:
+                    self._engine = GatheredParts(self.recorder, lambda: unwrap(trainer.model))
+            elif trainer.accelerator.is_main_process:
                 self.recorder.cannot("delivery", "what this release of TRL sends to a vLLM server is not observed")
         if self._engine is not None and hasattr(generation, "_iter_named_params"):
             # vllm_generation.py 1.16.0:435: all tensors of a sync under vLLM's names, each gathered and, with PEFT, merged.

@@ -176,8 +176,9 @@ def of_forwards(trainer: Any) -> SettingsWatch:
 
 def of_autocast(trainer: Any, head: HeadWatch) -> SettingsWatch:
     """The dtype of autocast in the policy's forwards, where mixed precision is asked for: accelerate wraps the model's forward with it
-    (accelerator.py 1.15.0:1824, `prepare_model`), and so does TRL (grpo_trainer.py 1.16.0:1497). DeepSpeed's engines have their own.
-    On a CPU accelerate trains in float32 where fp16 is asked for (accelerator.py 1.15.0:565).
+    (accelerator.py 1.15.0:1824, `prepare_model`), and so does TRL (grpo_trainer.py 1.16.0:1497). DeepSpeed's engines have their own,
+    and FSDP2 casts what it gathers (`mixed_precision_policy`), with autocast in TRL 1.16 and without in 1.0. On a CPU accelerate trains
+    in float32 where fp16 is asked for (accelerator.py 1.15.0:565).
 
     Args:
         trainer: A trainer of transformers.
@@ -186,7 +187,8 @@ def of_autocast(trainer: Any, head: HeadWatch) -> SettingsWatch:
     accelerator, precision = trainer.accelerator, _configured_precision(trainer.args)
     handler = getattr(accelerator, "autocast_handler", None)
     none_here = precision == "fp16" and accelerator.device.type == "cpu"
-    own = getattr(trainer, "is_deepspeed_enabled", False) or not getattr(handler, "enabled", True)
+    cast = getattr(trainer, "is_deepspeed_enabled", False) or getattr(accelerator, "is_fsdp2", False)
+    own = cast or not getattr(handler, "enabled", True)
     due = None if own or none_here else _AUTOCAST.get(precision)
 
     def read() -> Iterator[Setting]:
