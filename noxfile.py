@@ -604,12 +604,22 @@ def vllm(session: nox.Session) -> None:
     install(session, TORCH)
     install(session, TORCH, VLLM)
     install(session, "--no-deps", f"trl=={NEWEST}")
-    install(session, TORCH, "accelerate==1.15.0", "peft==0.21.2", "datasets==5.2.0", "fsspec==2026.9.0", *TESTS)
+    install(
+        session,
+        TORCH,
+        "accelerate==1.15.0",
+        "peft==0.21.2",
+        "datasets==5.2.0",
+        "fsspec==2026.9.0",
+        *TESTS,
+        *DEEPSPEED_NEEDS,
+    )
     session.run("pip", "uninstall", "--yes", "torchvision", "torchaudio", "torchcodec", silent=True)
     install(session, "-e", ".")
+    kept = install_deepspeed(session, "0.19.8")
     # TRL asks for the release of a distribution named "vllm" (import_utils.py); this build has another name.
     session.run("python", "-c", NAMED_VLLM)
-    session.run("pytest", "tests/systems/trl_vllm", *session.posargs, env=OFFLINE)
+    session.run("pytest", "tests/systems/trl_vllm", *session.posargs, env=OFFLINE | kept)
 
 
 @nox.session

@@ -6,6 +6,7 @@ This is the stand-in: a process group and its broadcast. All else is as on a GPU
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ class Communicator:
     def __init__(self, master_address: str, master_port: int, rank: int, world_size: int, device: Any) -> None:
         from vllm.distributed.utils import stateless_init_torch_distributed_process_group
 
+        # Under torchrun torch would take torchrun's own store for this group's (distributed/rendezvous.py 2.13.0:190); NCCL does not.
+        os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
         self._processes = stateless_init_torch_distributed_process_group(
             master_address, master_port, rank, world_size, backend="gloo"
         )

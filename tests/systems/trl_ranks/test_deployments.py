@@ -50,8 +50,8 @@ LEFT_OUT = {
     "fsdp1": ("lora-bf16",),
     "zero3": ("rloo", "rloo-bf16", "reference") if RELEASE.release[:2] < (1, 16) else (),
 }
-"""DeepSpeed 0.19.8 without ZeRO begins Adam at step 1 in bf16, which is a finding; FSDP1 refuses adapters in bf16 when it generates; TRL
-1.0 loads references with a `device_map`, which DeepSpeed refuses."""
+"""DeepSpeed 0.19.8 without ZeRO begins Adam at step 1 in bf16, which is a finding; FSDP1 refuses adapters in bf16 when it generates;
+TRL 1.0 loads references with a `device_map`, which DeepSpeed refuses."""
 
 
 def names(deployment: Deployment) -> list[str]:

@@ -50,6 +50,8 @@ class NotHeld(Rule):
         - A tensor that is split over several processes, quantised or stored in another layout is compared only once its kind was
           seen equal; with tensor parallelism only whole tensors are compared.
         - Where fewer tensors could be compared than there are, the report says how many.
+        - Of weights that processes share (FSDP2, ZeRO-3) each process compares its own part with what was gathered; not where adapters
+          are merged on the way, nor parts that lie on another device than what is gathered.
         - Both sides count syncs. After one that never came to the engine at all, later ones may be compared with the wrong one.
           Of a vLLM server on the trainer's machine such a sync is known (RLS416).
 
