@@ -156,8 +156,8 @@ _LIGER = limited("a liger loss and other fused losses compute log-probs inside a
 _TOKENS = "not where nobody knows which tokens get a gradient: with a loss of one's own, or an off-policy mask of an engine's log-probs"
 _PROBED = limited("of DeepSpeed's weights, those in float32 that this process steps", "probed")
 _ENGINE = yes(
-    "vLLM in the trainer's process, and a vLLM server that was started with RLSTEP_ENGINES (1.16); also what is gathered of the parts of "
-    "all processes",
+    "vLLM in the trainer's process, and a vLLM server that was started with RLSTEP_ENGINES (1.16); also what is gathered of all "
+    "processes' parts",
     "not what other servers hold",
     proved=("DDP", "FSDP2", "ZeRO-3"),
 )
