@@ -20,7 +20,7 @@ from rlstep_hooks.record.cadence import FEWEST_TURNS, MOST_TURNS, WHOLE_SYNCS
 from rlstep_hooks.record.events import Probe, WeightsHeld, WeightsSent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from rlstep_hooks.observe.sharding.own_part import OwnPart
 
@@ -151,11 +151,15 @@ class Reader:
 
 
 def _on_device(name: str, shape: tuple[int, ...], row: int, elements: int, device: Any) -> Any:
+    before = row * prod(shape[1:])
+    return _integers([before + place for place in elements_of(name, tuple(shape), elements)], device)
+
+
+def _integers(numbers: Sequence[int], device: Any) -> Any:
+    """A tensor of these numbers; the host does not wait until the device has it."""
     import torch
 
-    before = row * prod(shape[1:])
-    places = [before + place for place in elements_of(name, tuple(shape), elements)]
-    return torch.tensor(places, dtype=torch.int64).to(device, non_blocking=True)
+    return torch.tensor(numbers, dtype=torch.int64).to(device, non_blocking=True)
 
 
 class _Key(NamedTuple):
@@ -290,8 +294,6 @@ class SentWatch:
 
     def _with_own_part(self, name: str, tensor: Any, sent: Any) -> Any:
         """What was read of a tensor that was gathered, with this process's own numbers in their places; itself where it has none."""
-        import torch
-
         part = self._part(name)
         if part is None or part.numbers.device != tensor.device or part.numbers.dtype != tensor.dtype:
             return sent
@@ -299,10 +301,8 @@ class SentWatch:
         own = [(at, place) for at, element in enumerate(elements) if (place := part.place_of(element)) is not None]
         if not own:
             return sent
-        at, places = zip(*own, strict=True)
-        policy = sent.clone()
-        policy[list(at)] = part.numbers.detach().take(torch.tensor(places, device=sent.device))
-        return policy
+        at, places = (_integers(of, sent.device) for of in zip(*own, strict=True))
+        return sent.index_copy(0, at, part.numbers.detach().take(places))
 
     def end(self, version: int, tensors: int | None, sent: int | None = None) -> None:
         """The sync is over.

@@ -10,7 +10,6 @@ import msgspec
 
 from rlstep_hooks.observe.delivery import CHOSEN, HeldWatch, SentWatch
 from rlstep_hooks.observe.guard import Guard
-from rlstep_hooks.observe.sharding.own_part import own_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -158,6 +157,8 @@ class PolicyTensors:
     def part(self, name: str) -> OwnPart | None:
         """What this process holds of the tensor that is handed over under a name, where ranks share it; None where it is whole, or
         adapters are merged into it on the way."""
+        from rlstep_hooks.observe.sharding.own_part import own_part  # brings torch, which who reads an engine's records needs not
+
         own = self._names.get(name)
         tensor = None if own is None or self._tensors is None else _parameter(self._policy, own)
         return None if tensor is None else own_part(tensor)

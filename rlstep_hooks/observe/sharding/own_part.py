@@ -48,10 +48,11 @@ def _of_dtensor(parameter: Any) -> OwnPart:
 def _of_zero_3(parameter: Any) -> OwnPart | None:
     """Ranks have parts of equal size, one after the other, and what is behind the last element is padding (runtime/zero/
     partition_parameters.py 0.19.8:1817, 1852). `ds_secondary_tensor`, of ZeRO++, is not read."""
-    held = parameter.ds_tensor
-    if not held.numel():  # on NVMe
+    held, group = parameter.ds_tensor, parameter.ds_process_group
+    # Otherwise it is on NVMe, or cut within a smaller group, as MiCS does.
+    if held.numel() != -(-parameter.ds_numel // torch.distributed.get_world_size(group)):
         return None
-    first = torch.distributed.get_rank(parameter.ds_process_group) * held.numel()
+    first = torch.distributed.get_rank(group) * held.numel()
 
     def place_of(element: int) -> int | None:
         return element - first if first <= element < first + held.numel() else None
