@@ -157,7 +157,8 @@ class PolicyTensors:
     def part(self, name: str) -> OwnPart | None:
         """What this process holds of the tensor that is handed over under a name, where ranks share it; None where it is whole, or
         adapters are merged into it on the way."""
-        from rlstep_hooks.observe.sharding.own_part import own_part  # brings torch, which who reads an engine's records needs not
+        # It brings torch, which a process that only reads what an engine recorded does not need.
+        from rlstep_hooks.observe.sharding.own_part import own_part
 
         own = self._names.get(name)
         tensor = None if own is None or self._tensors is None else _parameter(self._policy, own)
