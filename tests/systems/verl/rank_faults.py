@@ -282,3 +282,16 @@ def buffer_of_a_rank_written(at: int) -> None:
             buffer.copy_(kept)
 
     on_first_step(at, act, ranks=(1,))
+
+
+@fault(report="parts of shards in another order", code="RLS415")
+def parts_put_together_wrongly(at: int) -> None:
+    """What FSDP2 gathers for the engine has the parts of its trainers in another order."""
+
+    def full_tensor(wrapped: Any, tensor: Any, args: Any, kwargs: Any) -> Any:
+        whole = wrapped(*args, **kwargs)
+        if _Now.rollout != at or whole.dim() < 2:
+            return whole
+        return whole.roll(whole.shape[0] // 2, 0)
+
+    wrap_in_trainer("torch.distributed.tensor", "DTensor", "full_tensor", full_tensor)

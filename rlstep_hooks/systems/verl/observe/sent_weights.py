@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.observe.delivery import SentWatch
 from rlstep_hooks.observe.guard import contained
+from rlstep_hooks.observe.sharding.own_part import own_part
 from rlstep_hooks.observe.shards import plain_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from rlstep_hooks.observe.sharding.own_part import OwnPart
     from rlstep_hooks.record.writer import EventWriter
 
 
@@ -27,7 +29,7 @@ class SentWeights:
         self._own: dict[str, Any] = {}
         """The policy's tensors by the names under which they are handed over, while a sync goes on."""
         self._handing = False
-        self._sent = SentWatch(self._own_tensor)
+        self._sent = SentWatch(self._own_tensor, part=self._own_part)
 
     def through(self, tensors: Any, engine: Any) -> Iterator[tuple[str, Any]]:
         """The tensors of a sync, each seen before it goes on.
@@ -68,6 +70,10 @@ class SentWeights:
     def _see(self, name: str, tensor: Any) -> None:
         """A tensor of the policy is handed over."""
         self._sent.see(name, tensor)
+
+    def _own_part(self, name: str) -> OwnPart | None:
+        own = self._own.get(name)
+        return None if own is None else own_part(own)
 
     def _own_tensor(self, name: str) -> Any:
         own: Any = self._own.get(name)
