@@ -284,7 +284,7 @@ def buffer_of_a_rank_written(at: int) -> None:
     on_first_step(at, act, ranks=(1,))
 
 
-@fault(report="parts of shards in another order", code="RLS415", shows_after=1)
+@fault(report="parts of shards in another order", code="RLS415")
 def parts_put_together_wrongly(at: int) -> None:
     """What FSDP2 gathers for the engine has the parts of its trainers in another order."""
 
