@@ -149,6 +149,22 @@ def at_its_end(name: str, folder: Path) -> Path | None:
     return next((path for path in ends if is_allowed(path) and path.is_file()), None)
 
 
+def misplaced(name: str, folder: Path) -> Path | None:
+    """The file of this repository, from its root, that a path means by its end alone: the path lies in the repository and has no file.
+
+    Args:
+        name: The path as it is written, an absolute one.
+        folder: The folder of the script.
+    """
+    root = [Path(os.path.abspath(folder)), *up_to_root(folder)][-1]
+    path = Path(os.path.normpath(name))
+    if len(name) > 1000 or not path.is_relative_to(root) or path.exists():
+        return None
+    parts = path.relative_to(root).parts
+    ends = (Path(*parts[first:]) for first in range(1, len(parts) - 1))
+    return next((end for end in ends if is_allowed(root / end) and (root / end).is_file()), None)
+
+
 def up_to_root(folder: Path) -> list[Path]:
     """The folders above a folder, up to the root of its repository; none if it is in no repository."""
     path = Path(os.path.abspath(folder))

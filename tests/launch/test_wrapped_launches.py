@@ -304,3 +304,36 @@ def test_a_variable_without_which_the_script_ends_is_taken_for_set(tmp_path: Pat
     assert says in said
     assert bool(said) == bool(says)
     assert not says or "run.sh:1:1" in said
+
+
+@pytest.mark.parametrize(
+    ("before", "sources", "ends"),
+    [
+        ("set -ex", "source $HERE/scripts/models/small.sh", True),
+        ("set -o errexit", ". $HERE/scripts/models/small.sh", True),
+        ("set -x", "source $HERE/scripts/models/small.sh", False),
+        ("set -e\nset +e", "source $HERE/scripts/models/small.sh", False),
+        ("(set -e)", "source $HERE/scripts/models/small.sh", False),
+        ("set -e", "source $HERE/scripts/models/small.sh || true", False),
+        ("set -e", "! source $HERE/scripts/models/small.sh", False),
+        ("set -e", "if [ -f $HERE/small.env ]; then source $HERE/scripts/models/small.sh; fi", False),
+        # One that is nowhere in the repository may be of each user's own.
+        ("set -e", "source $HERE/.env", False),
+        ("set -e", "source $HERE/scripts/venv/bin/activate", False),
+        ("set -e", "source $HERE/models/small.sh", False),
+    ],
+)
+def test_a_script_ends_at_a_file_that_it_sources_from_the_wrong_place(
+    tmp_path: Path, before: str, sources: str, ends: bool
+) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "scripts/models").mkdir(parents=True)
+    (tmp_path / "scripts/models/small.sh").write_text("MODEL=(--small)\n")
+    script = tmp_path / "scripts/run.sh"
+    here = 'HERE="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"'
+    script.write_text(f"{before}\n{here}\n{sources}\n{TRAINS}\n")
+    if not ends:
+        assert plan_launch([str(script)], Options(rows=640)).schedule is not None
+        return
+    with pytest.raises(LaunchError, match=r"which is not there \(scripts/models/small\.sh is\), and with `set -e`"):
+        plan_launch([str(script)], Options(rows=640))

@@ -166,10 +166,10 @@ def follow_compound(walk: Walk, node: Node, depth: int) -> None:
 def follow_subshell(walk: Walk, node: Node, depth: int) -> None:
     """Parentheses: what is set inside is gone behind them."""
     scope = walk.scope
-    before = dict(scope.variables), list(scope.positional), scope.folder
+    before = dict(scope.variables), list(scope.positional), scope.folder, scope.ends_at_failure
     with suppress(EndedError):
         walk.run_children(node, depth)
-    scope.variables, scope.positional, scope.folder = before
+    scope.variables, scope.positional, scope.folder, scope.ends_at_failure = before
 
 
 def follow_redirected(walk: Walk, node: Node, depth: int) -> None:

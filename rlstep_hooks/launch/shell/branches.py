@@ -48,7 +48,8 @@ def _chained(walk: Walk, node: Node, depth: int) -> bool | None:
         both = any(child.type == "&&" for child in node.children)
         left, right = node.named_children[0], node.named_children[-1]
         walk.scope.unset, walk.scope.undecided = [], ()
-        outcome = _chained(walk, left, depth + 1)
+        with walk.in_test():
+            outcome = _chained(walk, left, depth + 1)
         unset, undecided = tuple(walk.scope.unset), walk.scope.undecided
         after: list[bool | None] = []
 
@@ -134,7 +135,8 @@ _RUNS = frozenset({"command", "pipeline", "redirected_statement", "negated_comma
 def follow_condition(walk: Walk, condition: Node, depth: int) -> None:
     """What a condition runs whose outcome only the run knows: `if ray job submit ...; then`, `until python train.py; do`."""
     if condition.type in _RUNS:
-        walk.run(condition, depth + 1)
+        with walk.in_test():
+            walk.run(condition, depth + 1)
 
 
 def follow_case(walk: Walk, node: Node, depth: int) -> None:

@@ -7,14 +7,14 @@ import re
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.launch.files import contents
+from rlstep_hooks.launch.files import contents, misplaced
 from rlstep_hooks.launch.shell import rewrites
 from rlstep_hooks.launch.shell.ends import BrokenError, ContinuedError, EndedError, ReturnedError
 from rlstep_hooks.launch.shell.scope import Text
 from rlstep_hooks.launch.shell.substitutions import edited
 from rlstep_hooks.launch.shell.walk import DEEPEST
 from rlstep_hooks.launch.shell.words import OUTPUT
-from rlstep_hooks.launch.text import UnknownText
+from rlstep_hooks.launch.text import LaunchError, UnknownText
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,13 +29,16 @@ def _shift(walk: Walk, tokens: list[Token], depth: int) -> None:
 
 
 def _set(walk: Walk, tokens: list[Token], depth: int) -> None:
-    """`set -- WORDS` gives the parameters, and `set -u` ends the script at a variable that is not set."""
+    """`set -- WORDS` gives the parameters; `set -u` ends the script at a variable that is not set, `set -e` at what fails."""
     words = [token.text for token in tokens]
     for word, following in zip_longest(words[1:], words[2:]):
         if word == "--" or following == "--":
             break
         if re.fullmatch(r"[-+][a-zA-Z]*u[a-zA-Z]*", word) or (word in ("-o", "+o") and following == "nounset"):
             walk.scope.ends_at_unset = tokens[0].place if word.startswith("-") else None
+        if re.fullmatch(r"[-+][a-zA-Z]*e[a-zA-Z]*", word) or (word in ("-o", "+o") and following == "errexit"):
+            ends = word.startswith("-") and not walk.conditional
+            walk.scope.ends_at_failure = tokens[0].place if ends else None
     if "--" in words:
         walk.scope.positional = [Text(token.text, token.unknown) for token in tokens[words.index("--") + 1 :]]
 
@@ -126,12 +129,42 @@ def _eval(walk: Walk, tokens: list[Token], depth: int) -> None:
 def _sourced(walk: Walk, tokens: list[Token], depth: int) -> None:
     """Follow `source FILE` if the file is here."""
     path = walk.found(tokens[1]) if len(tokens) > 1 else None
+    if path is None and len(tokens) > 1:
+        _refuse_misplaced(walk, tokens[1])
     if path is None or walk.depth + depth >= DEEPEST:
         return
     source, walk.scope.source = walk.scope.source, str(path)
     file, walk.scope.file = walk.scope.file, str(path)
     walk.until_return(lambda: walk.run_children(walk.parsed(contents(path)), depth + 1))
     walk.scope.source, walk.scope.file = source, file
+
+
+def _refuse_misplaced(walk: Walk, token: Token) -> None:
+    """Refuse a script that ends where it sources a file at a place where the repository has none.
+
+    Only with `set -e`, and where the repository has the file at another place: one that is nowhere in it may be of each user's own
+    (`.env`, `venv/bin/activate`).
+
+    Raises:
+        LaunchError: The script ends there.
+    """
+    ends = walk.scope.ends_at_failure
+    if (
+        ends is None
+        or walk.conditional
+        or walk.tested
+        or token.unknown
+        or walk.folder is None
+        or token.text in walk.written
+    ):
+        return
+    elsewhere = misplaced(token.text, walk.folder)
+    if elsewhere is not None:
+        raise LaunchError(
+            f"the script sources {token.text}, which is not there ({elsewhere} is), and with `set -e` ({ends}) it ends at that",
+            token.place,
+            remedy="correct the path, and plan again",
+        )
 
 
 _IN_PLACE = ("-i", "--in-place")

@@ -100,6 +100,8 @@ class Scope:
         """Places at which `${NAME:=word}` stands: source and byte."""
         self.ends_at_unset: Place | None = None
         """Where the script says that a variable without a value ends it, `set -u`; None where it does not."""
+        self.ends_at_failure: Place | None = None
+        """Where the script says that a command that fails ends it, `set -e`; None where it does not."""
         self.placeholders: dict[tuple[str, int], str] = {}
         """Places at which the likes of `<YOUR-PATH>` stand, which a reader is to replace: source and byte -> its text."""
 

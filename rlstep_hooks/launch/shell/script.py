@@ -94,6 +94,12 @@ def _parts(walk: Walk, node: Node, depth: int) -> None:
     walk.run_children(node, depth)
 
 
+def _tested(walk: Walk, node: Node, depth: int) -> None:
+    """Follow what a statement is made of, where `set -e` does not end the script at a part that fails."""
+    with walk.in_test():
+        walk.run_children(node, depth)
+
+
 def _whole(walk: Walk, node: Node, depth: int) -> None:
     """Follow a text to its end, or to where it ends itself."""
     walk.scope.printed = partial(printed_by_function, walk)
@@ -103,9 +109,9 @@ def _whole(walk: Walk, node: Node, depth: int) -> None:
 
 _STATEMENTS: dict[str, Follow] = {
     "program": _whole,
-    "pipeline": _parts,
+    "pipeline": _tested,
     "do_group": _parts,
-    "negated_command": _parts,
+    "negated_command": _tested,
     "variable_assignments": _parts,
     "command": follow_command,
     "list": branches.follow_chain,

@@ -5,7 +5,7 @@ How a kind of statement is followed is not decided here: `script.py` says which 
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from rlstep_hooks.launch.shell.syntax import first_error, parse, readable
 from rlstep_hooks.launch.text import LaunchError, Place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from tree_sitter import Node
@@ -69,6 +69,8 @@ class Walk:
         self._statements = 0
         self.conditional = 0
         """Number of undecided branches around the current statement."""
+        self.tested = 0
+        """Number of conditions, and of parts of `A && B` before the last, around the current statement: `set -e` passes them over."""
         self._returned: list[tuple[dict[str, Variable], tuple[UnknownText, ...]]] = []
         """The variables at each place where the function that is followed may return, and what that depends on."""
         self.may_break = False
@@ -132,6 +134,15 @@ class Walk:
         walk.read(text)
         self._statements = walk._statements
         return walk.commands
+
+    @contextmanager
+    def in_test(self) -> Iterator[None]:
+        """Follow what the script runs to see whether it succeeds."""
+        self.tested += 1
+        try:
+            yield
+        finally:
+            self.tested -= 1
 
     def parsed(self, text: bytes) -> Node:
         """The syntax tree of a text."""

@@ -214,6 +214,9 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     own_configs: Mapping[str, Mapping[str, Any]] = {}
     """Configurations that the framework ships, by the ends of their names, with the values that differ from the defaults declared
     here. If a launch names one that is not here, these values are assumed, with a note."""
+    home: str = ""
+    """A file of its package that a copy of the framework has: where one lies beside a launch, a configuration that is not in it is
+    not there for the run either, and nothing is assumed for it."""
     script_configs: dict[str, str] = {}
     """Script -> the configuration beside it that it reads if the command names none (`run.py` -> "configs/base.yaml")."""
     resolvers: dict[str, Callable[..., Any]] = {}

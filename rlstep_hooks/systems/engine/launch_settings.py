@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.arguments import canonical, choices_of, read_arguments
+from rlstep_hooks.launch.checkout import find_checkout
 from rlstep_hooks.launch.files import at_its_end, find_file, is_allowed
 from rlstep_hooks.launch.layers import Parent, over
 from rlstep_hooks.launch.settings import Setting
@@ -77,7 +78,10 @@ def settings_of_command(
     missing += _made_words(loose)
     if not base and not missing:
         missing += _unknown_arguments(command, settings, loose)
+    absent = [parent for parent in missing if _is_absent_from_copy(parent, system, folder)]
+    missing = [parent for parent in missing if parent not in absent]
     given, left, notes = with_own_configs(missing, over(base, settings), system)
+    left = (*absent, *left)
     unknown = (token.unknown[0] for token in loose if token.unknown and not token.text.endswith(CONFIGS))
     notes += [Note("assumes", f"{one.why} ({one.place}): its contents are not in this plan") for one in unknown]
     return given, left, [*said, *notes]
@@ -111,6 +115,16 @@ def _config_file(name: str, folder: Path, command: Command) -> tuple[Path | None
         f"{behind['variable']}, which is not set in the script, is the folder that has {behind['path']} here ({file})"
     )
     return file, [Note("assumes", text)]
+
+
+def _is_absent_from_copy(parent: Parent, system: System, folder: Path) -> bool:
+    """Whether the launch runs in a copy of the framework that lacks a configuration: the run does not find it there either."""
+    path = PurePosixPath(parent.name)
+    named = parent.place != NOWHERE and path.suffix in CONFIGS and not path.is_absolute() and "$" not in parent.name
+    if not (system.home and named):
+        return False
+    copies = find_checkout(system.home, [folder])
+    return bool(copies) and not any((copy.package.parent / path).is_file() for copy in copies)
 
 
 def _beside_program(name: str, command: Command, folder: Path) -> Path | None:

@@ -52,6 +52,8 @@ def why_not(command: Command, system: System, folder: Path) -> str:
         return ""  # only the name of a script may be anybody's
     if (others := _modules_of_others(program, system)) and file_of(command, folder) is None:
         return f"{program.name} has settings of {system.title}, and is a module of {others}, of which it is no program that is known"
+    if _is_of_library(program, system) and file_of(command, folder) is None:
+        return f"{program.name} is a module of {system.title}, whose programs are scripts: that it trains when it is run is not known"
     words = _WORD.split(_last_part(program).lower())
     said = next((word for word in words if word in OTHER_WORK), "")
     path = _handed_file(command, folder) if _handed(command) else file_of(command, folder)
@@ -82,6 +84,13 @@ def _modules_of_others(program: Program, system: System) -> str:
     alike = {system.name, *index.relatives(system.name)}
     is_alike = not owners.isdisjoint(alike) or any(system.name in index.relatives(owner) for owner in owners)
     return package if owners and not is_alike else ""
+
+
+def _is_of_library(program: Program, system: System) -> bool:
+    """Whether a module is one of the framework's own package, and all programs of the framework are scripts that use it."""
+    package = program.name.partition(".")[0] if program.kind == "module" else ""
+    patterns = [pattern for entry in index.entries_of(system.name) for pattern in entry.programs]
+    return package == system.name and bool(patterns) and all(pattern.startswith("script:") for pattern in patterns)
 
 
 def names_other_work(program: Program) -> str:

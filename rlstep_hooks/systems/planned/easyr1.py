@@ -89,6 +89,7 @@ SYSTEM = System(
     ),
     checkout="rlstep_hooks.systems.planned.easyr1_checkout:beside",
     overrides=True,
+    home="verl/trainer/main.py",
     own_configs={
         "examples/config": {
             "worker.actor.global_batch_size": 128,

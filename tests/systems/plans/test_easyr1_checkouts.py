@@ -439,3 +439,9 @@ def test_the_calls_of_a_program_are_no_keys_of_its_configuration(tmp_path: Path)
     assert [finding.observed for finding in plan.findings if finding.code == "RLS110"] == [
         "ConfigKeyError: Key 'entropy_coeff' not in 'ActorConfig' (full_key: worker.actor.entropy_coeff)"
     ]
+
+
+def test_a_configuration_that_the_copy_lacks_is_not_assumed(tmp_path: Path) -> None:
+    # The run looks for it in the same copy: it ends before it trains.
+    with pytest.raises(LaunchError, match=r"examples/config\.yaml is not here"):
+        planned(tmp_path, more="config=examples/config.yaml")

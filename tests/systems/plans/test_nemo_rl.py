@@ -363,3 +363,12 @@ def test_log_probs_in_other_micro_batches_than_training(tmp_path: Path) -> None:
 def test_the_single_controller_is_another_trainer(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="async_rl"):
         planned(child(tmp_path, "async_rl: {sampler: fifo}\n"))
+
+
+def test_a_module_of_its_package_is_no_program() -> None:
+    # nemo_rl/algorithms/grpo.py has functions alone: Python runs it to its end, and nothing trains.
+    command = "uv run python -m nemo_rl.algorithms.grpo --config examples/configs/grpo_math_1B.yaml"
+    with pytest.raises(
+        LaunchError, match=r"nemo_rl\.algorithms\.grpo is a module of NeMo-RL, whose programs are scripts"
+    ):
+        planned(f"{command} grpo.num_prompts_per_step=8")
