@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.launch.modules import find_module
+from rlstep_hooks.launch.passing_on import passes_on
 from rlstep_hooks.launch.python_source import parse
 from rlstep_hooks.launch.text import LaunchError
 
@@ -35,7 +36,7 @@ class Class(msgspec.Struct, frozen=True):
     """The file of the checkout that defines it; empty where it comes from outside, or its file is not here."""
     line: int = 0
     methods: frozenset[str] = frozenset()
-    """Names of the methods that the class and its bases within the checkout define."""
+    """Names of the methods that the class and its bases within the checkout define, without those that only pass on (`passes_on`)."""
     assigned: frozenset[str] = frozenset()
     """The attributes that methods of the class and its bases assign, by their last names."""
     fields: frozenset[str] = frozenset()
@@ -98,7 +99,8 @@ class _Search:
         return None
 
     def _read(self, node: ast.ClassDef, path: Path, depth: int) -> Class:
-        methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+        own = [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+        methods = {each.name for each in own if not passes_on(each)}
         assigned = set(_attributes(node))
         fields = {ast.unparse(each.target) for each in node.body if isinstance(each, ast.AnnAssign)}
         outside: set[str] = set()

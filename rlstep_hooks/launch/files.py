@@ -127,7 +127,7 @@ def of_another_machine(name: str, folder: Path) -> Path | None:
     return at_its_end(name, folder) if os.path.isabs(name) else None
 
 
-def at_its_end(name: str, folder: Path) -> Path | None:
+def at_its_end(name: str, folder: Path, *, folders: bool = False) -> Path | None:
     """The file of this repository whose path is the end of one that begins as nothing does here; None if none is found.
 
     The repository lies at another place here, or `your/folder` stands for that place. The longest end of the path that its root has
@@ -136,6 +136,7 @@ def at_its_end(name: str, folder: Path) -> Path | None:
     Args:
         name: The path as it is written.
         folder: The folder of the script or configuration.
+        folders: Whether a folder is looked for, and no file.
     """
     if len(name) > 1000 or os.path.exists(name) or ".." in Path(name).parts:
         return None
@@ -146,7 +147,7 @@ def at_its_end(name: str, folder: Path) -> Path | None:
         return None
     parts = Path(name).parts[os.path.isabs(name) :]
     ends = (root.joinpath(*parts[first:]) for first in range(1, len(parts) - 1))
-    return next((path for path in ends if is_allowed(path) and path.is_file()), None)
+    return next((path for path in ends if is_allowed(path) and (path.is_dir() if folders else path.is_file())), None)
 
 
 def misplaced(name: str, folder: Path) -> Path | None:

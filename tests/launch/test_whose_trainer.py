@@ -238,3 +238,72 @@ def test_files_that_import_each_other_end(tmp_path: Path) -> None:
     found = class_named("T", tmp_path / "train.py", None, frozenset())
     assert found is not None
     assert not found.is_here
+
+
+CALL = "super().training_step(model, inputs, num_items_in_batch)"
+STEP = "    def training_step(self, model, inputs, num_items_in_batch=None):\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "decides"),
+    [
+        (f"{STEP}        return {CALL}\n", False),
+        (f"{STEP}        return super().training_step(model, inputs, num_items_in_batch=num_items_in_batch)\n", False),
+        (
+            f"{STEP}        self.timed()\n        loss = {CALL}\n"
+            "        if self.accelerator.sync_gradients:\n            self.done += 1\n        return loss\n",
+            False,
+        ),
+        (
+            "    def train(self, *args, **kwargs):\n        result = super().train(*args, **kwargs)\n"
+            "        self.save()\n        return result\n",
+            False,
+        ),
+        # What the class above is given, or gives, is not what it would be.
+        (f"{STEP}        return super().training_step(model, self.cut(inputs), num_items_in_batch)\n", True),
+        (
+            f"{STEP}        inputs.pop()\n        return {CALL}\n",
+            True,
+        ),
+        (f"{STEP}        return super().training_step(model, inputs)\n", True),
+        (f"{STEP}        return 2 * {CALL}\n", True),
+        (
+            "    def get_train_dataloader(self):\n        loader = super().get_train_dataloader()\n"
+            "        loader.x = 1\n        return loader\n",
+            True,
+        ),
+        # It may not come to the call, or to it twice, or to another one.
+        (
+            f"{STEP}        if self.skips:\n            return 0\n        return {CALL}\n",
+            True,
+        ),
+        (
+            f"{STEP}        for _ in range(2):\n            loss = {CALL}\n        return loss\n",
+            True,
+        ),
+        (f"{STEP}        return super().other_step(model, inputs, num_items_in_batch)\n", True),
+        (
+            "    def train(self, *args, **kwargs):\n        super().train(*args, **kwargs)\n"
+            "        return super().train(*args, **kwargs)\n",
+            True,
+        ),
+        ("    def train(self, resume=None):\n        super().train(resume)\n", True),
+        (f"    @twice\n{STEP}        return {CALL}\n", True),
+        # What it does beside the call is looked at as in any method.
+        (
+            f"{STEP}        self.num_iterations = 3\n        return {CALL}\n",
+            True,
+        ),
+    ],
+)
+def test_a_method_that_only_passes_on_decides_nothing(tmp_path: Path, body: str, decides: bool) -> None:
+    text = f"from trl import GRPOConfig, GRPOTrainer\nclass Mine(GRPOTrainer):\n{body}Mine(args=GRPOConfig({SIZES}))\n"
+    checkout(tmp_path, scripts__train=text)
+    if decides:
+        with pytest.raises(NoLaunchError, match="which decides the schedule"):
+            planned(tmp_path)
+        return
+    plan = planned(tmp_path)
+    assert plan.schedule is not None
+    assert plan.schedule.samples_per_rollout == 8
+    assert "overrides nothing that decides its schedule" in assumed(plan)

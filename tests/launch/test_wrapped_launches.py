@@ -337,3 +337,25 @@ def test_a_script_ends_at_a_file_that_it_sources_from_the_wrong_place(
         return
     with pytest.raises(LaunchError, match=r"which is not there \(scripts/models/small\.sh is\), and with `set -e`"):
         plan_launch([str(script)], Options(rows=640))
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        ("/n/somebody/project/verl/proj", True),
+        ("/n/somebody/proj", False),  # many repositories have a folder of that name
+        ("/n/somebody/project/other/proj", False),
+    ],
+)
+def test_a_folder_of_the_machine_that_a_script_was_written_for(tmp_path: Path, where: str, found: bool) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "verl/proj/scripts").mkdir(parents=True)
+    (tmp_path / "verl/proj/scripts/small.sh").write_text(f"{TRAINS}\n")
+    script = tmp_path / "jobs/job.sh"
+    script.write_text(f"mamba activate own\ncd {where}\nbash scripts/small.sh\n")
+    if not found:
+        with pytest.raises(NoLaunchError, match=r"none of these starts a known trainer"):
+            plan_launch([str(script)], Options(rows=640))
+        return
+    assert plan_launch([str(script)], Options(rows=640)).schedule is not None

@@ -7,7 +7,7 @@ import re
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from rlstep_hooks.launch.files import contents, misplaced
+from rlstep_hooks.launch.files import at_its_end, contents, misplaced
 from rlstep_hooks.launch.shell import rewrites
 from rlstep_hooks.launch.shell.ends import BrokenError, ContinuedError, EndedError, ReturnedError
 from rlstep_hooks.launch.shell.scope import Text
@@ -68,9 +68,15 @@ def _cd(walk: Walk, tokens: list[Token], depth: int) -> None:
     folder = next((token for token in tokens[1:] if not token.text.startswith("-")), None)
     known = folder is not None and not folder.unknown
     if known and folder is not None and (walk.scope.folder is not None or os.path.isabs(folder.text)):
-        walk.scope.folder = os.path.normpath(os.path.join(walk.scope.folder or "", folder.text))
+        walk.scope.folder = _here(walk, os.path.normpath(os.path.join(walk.scope.folder or "", folder.text)))
     else:
         walk.scope.folder = None
+
+
+def _here(walk: Walk, folder: str) -> str:
+    """A folder as it is called here: one of the machine that the script was written for is that of the repository which ends alike."""
+    found = at_its_end(folder, walk.folder, folders=True) if walk.folder is not None and os.path.isabs(folder) else None
+    return str(found) if found is not None else folder
 
 
 def _read(walk: Walk, tokens: list[Token], depth: int) -> None:
