@@ -46,7 +46,6 @@ def as_beside(
     if found is not None:
         launch, release = _judged_beside(system, launch, _release_beside(system, release, found), found)
         release = with_read_source(release, launch.given)
-        release = refused_by_source(release, launch.given, found.refused)
     if found is not None and found.settings:
         own = found.settings
         release = release_in_checkout(
@@ -56,6 +55,8 @@ def as_beside(
         own = configuration(*program, launch.command, launch.given) if program is not None else {}
         release = refused_in_checkout(release, own, launch.command, launch.given) if own else release
     release = refused_as_added_twice(release, own, launch.command, launch.given)
+    if found is not None:
+        release = refused_by_source(release, launch.given, found.refused)
     if not own and program is not None:
         # Only what the framework has beside these is a default of the release.
         part = over_releases_own(*program, launch.command, launch.given, system)

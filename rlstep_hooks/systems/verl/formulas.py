@@ -5,6 +5,7 @@ from __future__ import annotations
 from rlstep_hooks.systems.engine.declaration import Formula
 from rlstep_hooks.systems.verl.settings import ACTOR
 from rlstep_hooks.systems.verl.sizes import GROUP, MINIBATCH
+from rlstep_hooks.systems.verl.trainers import is_megatron
 
 _ROLLOUTS = "{driver} {'_init_dataloader, fit' if v1 else '_create_dataloader, fit'}"
 _LEGACY_WORKERS = "{workers}fsdp_workers.py ActorRolloutRefWorker.__init__, workers/actor/dp_actor.py update_policy"
@@ -74,12 +75,13 @@ FORMULAS = (
     ),
     # Recomputed before the updates, or the engine's own in bypass mode (trainer_base.py 0.9.1:1640-1649, ray_trainer.py 0.9.1:1576).
     # Legacy workers take the detached current log-probs where a rollout makes a single update, unless told to keep the given ones
-    # (dp_actor.py 0.6.1:406-451, 0.7.1:550-599).
+    # (dp_actor.py 0.6.1:406-451, 0.7.1:550-599). Those of Megatron take the given ones always (megatron_actor.py 0.6.1:444, 0.7.0:482).
     Formula(
         "old_logprob_source",
         "'detach'",
         _OLD_LOGPROBS,
-        where=f"legacy and detaches_single_update and updates_per_rollout == 1 and not {ACTOR}.use_rollout_log_probs",
+        where="legacy and detaches_single_update and updates_per_rollout == 1 "
+        f"and not {ACTOR}.use_rollout_log_probs and not {is_megatron('policy_strategy')}",
     ),
     Formula("old_logprob_source", "'engine'", _OLD_LOGPROBS, where="bypass"),
     Formula("old_logprob_source", "'recompute'", _OLD_LOGPROBS),

@@ -74,6 +74,12 @@ def test_old_log_probs_of_a_single_update(version: str, source: str) -> None:
     assert read(GRPO + more, rows=8532, version=version).schedule.old_logprob_source == source
 
 
+@pytest.mark.parametrize("version", ["0.6.1", "0.7.1"])
+def test_workers_of_megatron_detach_nothing(version: str) -> None:
+    more = "actor_rollout_ref.actor.ppo_mini_batch_size=1024 actor_rollout_ref.actor.strategy=megatron"
+    assert read(GRPO + more, rows=8532, version=version).schedule.old_logprob_source == "recompute"
+
+
 def test_defaults_are_those_of_its_yaml() -> None:
     command = "python3 -m verl.trainer.main_ppo actor_rollout_ref.actor.use_dynamic_bsz=True"
     schedule = read(command, rows=7473).schedule

@@ -1363,3 +1363,42 @@ def test_a_copy_below_the_folder_of_a_launch_is_found_where_nothing_tells_a_root
     (root / ".git").rmdir()
     (root / "scripts/train.sh").rename(root / "train.sh")
     assert rollouts(plan_launch([str(root / "train.sh")], Options(rows=1050))) == 19
+
+
+ROLLOUT_CONFIG = """
+@dataclass
+class ServerConfig(BaseConfig):
+    def __post_init__(self):
+        if self.mode == "async":
+            raise ValueError("not of this class")
+
+
+@dataclass
+class RolloutConfig(BaseConfig):
+    mode: str = "async"
+
+    def __post_init__(self):
+        {condition}
+            raise ValueError("Rollout mode 'sync' has been removed. " "Leave it out.")
+        if self.mode != "async":
+            warnings.warn("unknown")
+"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "mode", "refused"),
+    [
+        ('if self.mode == "sync":', "sync", True),
+        ('if self.mode == "sync":', "async", False),
+        ('if self.mode == "sync" and self.strict:', "sync", False),
+        ('if self.other == "sync":', "sync", False),
+    ],
+)
+def test_a_value_that_the_copy_refuses_when_it_builds_the_configuration(
+    tmp_path: Path, condition: str, mode: str, refused: bool
+) -> None:
+    (tmp_path / "verl/workers/config").mkdir(parents=True)
+    (tmp_path / "verl/workers/config/rollout.py").write_text(ROLLOUT_CONFIG.format(condition=condition))
+    plan = planned(tmp_path, trainer(COMPARED_THEN_COUNTED), f"{LAUNCH} actor_rollout_ref.rollout.mode={mode}")
+    errors = [found.observed for found in plan.findings if found.severity == "error"]
+    assert errors == (["ValueError: Rollout mode 'sync' has been removed. Leave it out."] if refused else [])
