@@ -140,6 +140,16 @@ class Said(msgspec.Struct, frozen=True):
     """Whether the run ends. Otherwise the setting is dropped without a word."""
 
 
+class Until(msgspec.Struct, frozen=True):
+    """A value of a setting that releases refuse from one on."""
+
+    value: str
+    release: str
+    """The first release that refuses it."""
+    words: str
+    """The words in which it does."""
+
+
 class Keys(msgspec.Struct, frozen=True, kw_only=True):
     """The names of a framework's settings, release by release; see `rlstep_hooks.systems.engine.release`."""
 
@@ -156,6 +166,8 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True):
     """A function of the given settings, "module:function": whether the launch has a configuration of its own."""
     also: tuple[str, ...] = ()
     """Patterns of further settings that these programs take."""
+    until: dict[str, Until] = {}
+    """Settings with a value that releases take up to one alone."""
     open: tuple[str, ...] = ()
     """Patterns of settings that any release takes and hands on unread (arguments of Ray, of an engine, of a reward function), or looks
     for without having them in its configuration. The schedule does not depend on them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.systems.engine.declaration import Keys
+from rlstep_hooks.systems.engine.parts import Until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,6 +33,15 @@ KEYS = Keys(
         "module:recipe.dapo.*",
     ),
     unless="rlstep_hooks.systems.verl.names:has_own_configuration",
+    # workers/config/rollout.py 0.7.0 RolloutConfig.__post_init__; 0.6.1 takes it.
+    until={
+        "actor_rollout_ref.rollout.mode": Until(
+            "sync",
+            "0.7.0",
+            "ValueError: Rollout mode 'sync' has been removed. Please set `actor_rollout_ref.rollout.mode=async` or remove the mode "
+            "setting entirely.",
+        )
+    },
     # Flags of Hydra, and what DAPO's recipe adds (recipe/dapo/config/dapo_trainer.yaml).
     also=(
         "config_name",

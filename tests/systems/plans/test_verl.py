@@ -74,6 +74,17 @@ def test_old_log_probs_of_a_single_update(version: str, source: str) -> None:
     assert read(GRPO + more, rows=8532, version=version).schedule.old_logprob_source == source
 
 
+def test_a_value_that_was_removed_is_planned_for_a_release_that_takes_it() -> None:
+    plan = planned(f"{GRPO} actor_rollout_ref.rollout.mode=sync", rows=8532)
+    assert plan.version == "0.6.1"
+    assert any("which 0.7.0 and later refuse; --version names another" in note.text for note in plan.notes)
+    assert not [found for found in plan.findings if found.severity == "error"]
+    later = planned(f"{GRPO} actor_rollout_ref.rollout.mode=sync", rows=8532, version="0.7.1")
+    errors = [found.observed for found in later.findings if found.severity == "error"]
+    assert [error.partition(".")[0] for error in errors] == ["ValueError: Rollout mode 'sync' has been removed"]
+    assert planned(f"{GRPO} actor_rollout_ref.rollout.mode=async", rows=8532).version == "0.9.1"
+
+
 @pytest.mark.parametrize("version", ["0.6.1", "0.7.1"])
 def test_workers_of_megatron_detach_nothing(version: str) -> None:
     more = "actor_rollout_ref.actor.ppo_mini_batch_size=1024 actor_rollout_ref.actor.strategy=megatron"
