@@ -214,6 +214,8 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     own_configs: Mapping[str, Mapping[str, Any]] = {}
     """Configurations that the framework ships, by the ends of their names, with the values that differ from the defaults declared
     here. If a launch names one that is not here, these values are assumed, with a note."""
+    is_library: bool = False
+    """Whether no module of its package, which has the system's name, is a program: its programs are scripts beside it."""
     home: str = ""
     """A file of its package that a copy of the framework has: where one lies beside a launch, a configuration that is not in it is
     not there for the run either, and nothing is assumed for it."""

@@ -87,10 +87,8 @@ def _modules_of_others(program: Program, system: System) -> str:
 
 
 def _is_of_library(program: Program, system: System) -> bool:
-    """Whether a module is one of the framework's own package, and all programs of the framework are scripts that use it."""
-    package = program.name.partition(".")[0] if program.kind == "module" else ""
-    patterns = [pattern for entry in index.entries_of(system.name) for pattern in entry.programs]
-    return package == system.name and bool(patterns) and all(pattern.startswith("script:") for pattern in patterns)
+    """Whether a module is one of a framework's own package that has no programs in it."""
+    return system.is_library and program.kind == "module" and program.name.partition(".")[0] == system.name
 
 
 def names_other_work(program: Program) -> str:

@@ -42,6 +42,7 @@ SYSTEM = System(
     ),
     overrides=True,
     checkout="rlstep_hooks.systems.planned.nemo_rl.checkout:beside",
+    is_library=True,
     home="nemo_rl/algorithms/grpo.py",
     own_configs=OWN_CONFIGS,
     # examples/run_*.py main: what each reads without --config.
