@@ -76,6 +76,22 @@ def gather_outside_of_the_graph() -> None:
     stage_1_and_2.all_gather_dp_groups = torch.no_grad()(stage_1_and_2.all_gather_dp_groups)
 
 
+def wait_for_each_gather() -> None:
+    """DeepSpeed before 0.19 waits for the last of many gathers alone (runtime/zero/partition_parameters.py 0.18.9:1983), and on gloo
+    the others may still be under way: now and then a weight is not there yet, which RLS404 and RLS412 tell. 0.19 waits for all."""
+    from deepspeed import comm
+
+    gather = comm.all_gather_into_tensor
+
+    def gathered(*args: Any, **more: Any) -> Any:
+        handle = gather(*args, **more)
+        if handle is not None:
+            handle.wait()
+        return handle
+
+    comm.all_gather_into_tensor = gathered
+
+
 def kept_engines() -> list[Any]:
     """The list that DeepSpeed's engines are added to when they are made, the policy's and the reference's."""
     import deepspeed
@@ -262,6 +278,7 @@ def main(folder: Path, deployment: Deployment, train_case: TrainCase) -> None:
         import deepspeed
 
         gather_outside_of_the_graph()
+        wait_for_each_gather()
         engines = kept_engines()
         # A configuration that is refused would leave a group of which DeepSpeed's own module knows nothing.
         deepspeed.init_distributed("gloo", auto_mpi_discovery=False)
