@@ -28,7 +28,8 @@ from rlstep_hooks.systems.engine.declaration import Keys, System
 from rlstep_hooks.systems.engine.entry import named
 from rlstep_hooks.systems.engine.installed import planned_here
 from rlstep_hooks.systems.engine.keys import KeyList, key_list, parents_of, runs_of
-from rlstep_hooks.systems.engine.parts import Said, Until
+from rlstep_hooks.systems.engine.parts import Said
+from rlstep_hooks.systems.engine.removed_values import RemovedValues
 from rlstep_hooks.systems.engine.request import release_of
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class _Names(msgspec.Struct, frozen=True, dict=True):
         judged = self._judged(version, notes, unknown, asked, forked=forked)
         if asked is not None or self.pinned is not None:
             # Without either a copy beside the launch may be of before that; what it refuses is read in it.
-            findings = (*self._refused_values(version), *judged.findings)
+            findings = (*self._removed.findings(self.system.title, version), *judged.findings)
             judged = msgspec.structs.replace(judged, findings=findings)
         if not added:
             return judged
@@ -183,40 +184,19 @@ class _Names(msgspec.Struct, frozen=True, dict=True):
         """The release that is pinned, else the newest that has the most of these settings."""
         if self.pinned is not None:
             return self.pinned.version
-        if self._had_by(self.system.version) == len(self.checked) and not self._removed:
+        if self._had_by(self.system.version) == len(self.checked) and not self._removed.until:
             return self.system.version
         releases = planned_releases(self.system)
         best = max(releases, key=lambda each: (self._had_by(each), release_of(each)))
-        taking = [each for each in releases if not self._refusing(each) and self._had_by(each) == self._had_by(best)]
+        taking = [
+            each for each in releases if not self._removed.refused_by(each) and self._had_by(each) == self._had_by(best)
+        ]
         return taking[-1] if taking else best
 
     @cached_property
-    def _removed(self) -> dict[str, Until]:
+    def _removed(self) -> RemovedValues:
         """The settings of the launch with values that some releases do not take any more."""
-        given = self.given
-        return {
-            name: until
-            for name, until in self.keys.until.items()
-            if name in given and not given[name].unknown and str(given[name].value) == until.value
-        }
-
-    def _refusing(self, version: str) -> dict[str, Until]:
-        """Those of them that a release refuses."""
-        return {
-            name: until for name, until in self._removed.items() if release_of(version) >= release_of(until.release)
-        }
-
-    def _refused_values(self, version: str) -> list[Finding]:
-        """What a release says of values that it does not take any more."""
-        return [
-            Refused.planned(
-                expected=f"settings of {self.system.title} {version}",
-                observed=until.words,
-                why=f"{self.given[name].place}: {self.system.title} {version} ends the run with this error at once",
-                fix=f"take it out; --version names a release before {until.release}, which takes it",
-            )
-            for name, until in self._refusing(version).items()
-        ]
+        return RemovedValues(self.keys, self.given)
 
     def _nearest_to_fork(self) -> str:
         """The release that has the most of a fork's settings; of several the oldest, but none before the newest of these settings came.
@@ -363,9 +343,9 @@ class _Names(msgspec.Struct, frozen=True, dict=True):
             return _newest(system)
         newer = next((n for n in self.checked if not known.has(n, system.version) and known.has(n, version)), None)
         if newer is None:
-            named = next(iter(self._removed))
-            first = self._removed[named].release
-            text = f"{named}={self._removed[named].value}, which {first} and later refuse; --version names another"
+            named, until = next(iter(self._removed.until.items()))
+            first = until.release
+            text = f"{named}={until.value}, which {first} and later refuse; --version names another"
             return (Note("assumes", f"{system.title} {version}, the newest release that takes {text}"),)
         ever = sum(known.ever(name) for name in self.checked)
         accepted = [each for each in planned_releases(system) if self._had_by(each) == ever]

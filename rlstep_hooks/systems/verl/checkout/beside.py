@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.systems.engine.declaration import Beside
 from rlstep_hooks.systems.verl.checkout.program import REMEDY, program_alone, program_of, recipe_beside
 
 if TYPE_CHECKING:
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.launch.settings import Setting
-    from rlstep_hooks.systems.engine.declaration import Beside, System
+    from rlstep_hooks.systems.engine.declaration import System
     from rlstep_hooks.systems.verl.checkout.program import Program
     from rlstep_hooks.systems.verl.checkout.run import Run
 
@@ -44,8 +47,11 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
     program = program_of(command, folder)
     if program is not None:
         from rlstep_hooks.systems.verl.checkout.reading import of_copy
+        from rlstep_hooks.systems.verl.checkout.values import refused_values
 
-        return of_copy(system, program, command, folder, given, own_recipe=own_recipe)
+        found = of_copy(system, program, command, folder, given, own_recipe=own_recipe)
+        refused = refused_values(program.checkout, given)
+        return found if not refused else msgspec.structs.replace(found or Beside(system), refused=refused)
     program = program_alone(command, folder)
     if program is None:
         return None

@@ -39,7 +39,6 @@ from rlstep_hooks.systems.verl.checkout.run import (
     values_of,
 )
 from rlstep_hooks.systems.verl.checkout.v1 import read_v1
-from rlstep_hooks.systems.verl.checkout.values import refused_values
 from rlstep_hooks.systems.verl.checkout.workers import Workers, read_workers
 from rlstep_hooks.systems.verl.settings import ACTOR, ROLLOUT
 
@@ -82,21 +81,6 @@ def of_copy(
     Raises:
         LaunchError: The trainer is not found, or has lines that may change the length or the sizes, and that are not known.
     """
-    found = _of_copy(system, program, command, folder, given, own_recipe=own_recipe)
-    refused = refused_values(program.checkout, given)
-    return found if not refused else msgspec.structs.replace(found or Beside(system), refused=refused)
-
-
-def _of_copy(
-    system: System,
-    program: Program,
-    command: Command,
-    folder: Path,
-    given: Mapping[str, Setting],
-    *,
-    own_recipe: bool,
-) -> Beside | None:
-    """What the trainer says that a program builds; None where it is that of a release."""
     own = settings_of(program, command, folder, given)
     given = {**own, **given}
     values = values_of(given)
