@@ -71,6 +71,11 @@ def _named(*mistakes: Mistake) -> dict[str, Mistake]:
 NEEDS_ALL_PENALTIES = "rewards_in_another_order"
 """Its estimator divides by the deviation of the rewards of all processes, which have a KL term: that of the others is not known."""
 
+
+def _of_reduction(*mistakes: Callable[[Any], None]) -> list[Mistake]:
+    return [Mistake(apply, "RLS811", TWICE) for apply in mistakes]
+
+
 _EVERYWHERE = {
     name: Mistake(apply, code, settings | ({"kl_in_reward": "false"} if name == NEEDS_ALL_PENALTIES else {}))
     for name, (apply, code, _, settings) in FAULTS.items()
@@ -82,18 +87,15 @@ _EVERYWHERE = {
     Mistake(losses.loss_taught_twice, "RLS805", TWICE),
 )
 _OF_DDP = _named(
-    *(
-        Mistake(apply, "RLS811", TWICE)
-        for apply in (
-            reduction_faults.zero_rank,
-            reduction_faults.scaled_rank,
-            reduction_faults.drop_first,
-            reduction_faults.drop_last_everywhere,
-            reduction_faults.stale_rank,
-            reduction_faults.no_sync_left_on,
-            reduction_faults.last_not_synced,
-            reduction_faults.summed,
-        )
+    *_of_reduction(
+        reduction_faults.zero_rank,
+        reduction_faults.scaled_rank,
+        reduction_faults.drop_first,
+        reduction_faults.drop_last_everywhere,
+        reduction_faults.stale_rank,
+        reduction_faults.no_sync_left_on,
+        reduction_faults.last_not_synced,
+        reduction_faults.summed,
     ),
     Mistake(reduction_faults.clip_left_out, "RLS808", CLIPPED),
     Mistake(of_one_rank(way(before_steps, by=moments_cleared, first=4)), "RLS807", TWICE),
@@ -101,16 +103,13 @@ _OF_DDP = _named(
     Mistake(_REFERENCE_CHANGED, "RLS411", REFERENCE),
 )
 _OF_ZERO = _named(
-    *(
-        Mistake(apply, "RLS811", TWICE)
-        for apply in (
-            zero_faults.a_rank_gives_zeros,
-            zero_faults.a_rank_counts_twice,
-            zero_faults.a_rank_loses_a_microbatch,
-            zero_faults.a_rank_repeats_the_update_before,
-            zero_faults.divided_otherwise,
-            zero_faults.only_the_last_microbatch,
-        )
+    *_of_reduction(
+        zero_faults.a_rank_gives_zeros,
+        zero_faults.a_rank_counts_twice,
+        zero_faults.a_rank_loses_a_microbatch,
+        zero_faults.a_rank_repeats_the_update_before,
+        zero_faults.divided_otherwise,
+        zero_faults.only_the_last_microbatch,
     ),
     Mistake(zero_faults.clip_left_out, "RLS808", CLIPPED),
     Mistake(zero_faults.half_steps, "RLS806", TWICE),

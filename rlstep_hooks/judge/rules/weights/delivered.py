@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from rlstep_hooks.judge.rules.progress import Progress
     from rlstep_hooks.record.events import AdapterUsed, WeightsSent
 
+_OTHER_WEIGHTS = (
+    "the engine samples from other weights than those that are trained, and neither a label nor the ratio shows it"
+)
 NO_ENGINE = "no engine told what it holds after a sync"
 
 
@@ -104,7 +107,7 @@ class NotHeld(Rule):
         self.fail(
             expected=f"the weights of version {sent.policy_version} in {held.engine} after sync {held.number}",
             observed=f"{which}: {len(delivery.wrong)} of {delivery.compared} tensors looked at ({first})",
-            why="the engine samples from other weights than those that are trained, and neither a label nor the ratio shows it",
+            why=_OTHER_WEIGHTS,
             fix=fix,
             variant=variant,
         )
@@ -117,7 +120,7 @@ class NotHeld(Rule):
             self.fail(
                 expected=f"this process's part of version {event.policy_version} in what is gathered for sync {event.number}",
                 observed=f"other numbers in {len(event.sent_as)} of {len(event.policy)} tensors looked at ({first})",
-                why="the engine samples from other weights than those that are trained, and neither a label nor the ratio shows it",
+                why=_OTHER_WEIGHTS,
                 fix="look at how the parts of a tensor are put together, and whether they are read after the last update",
                 variant="gathered",
             )
