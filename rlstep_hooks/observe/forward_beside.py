@@ -135,8 +135,8 @@ class RowsBeside:
         self._waits_for: Any = None
         """The module that the rows stand before; None once they are through."""
         self._given: tuple[tuple[Any, ...], dict[str, Any]] = (), {}
-        self._outputs: dict[int, tuple[Any, int]] = {}
-        """What modules gave in the block that the rows are in, and beside all blocks, by the module's identity, with torch's count of
+        self._outputs: dict[int, tuple[Any, list[int]]] = {}
+        """What modules gave in the block that the rows are in, and beside all blocks, by the module's identity, with torch's counts of
         writes to it: it is handed out again and again, so nobody may write to it."""
         self._handed_out: set[int] = set()
         """The modules whose output was handed out since the layers, or the block, began anew."""
@@ -156,7 +156,7 @@ class RowsBeside:
             output = type(module).forward(module, *args, **kwargs)
             if module is self._embeddings and self._change is not None:
                 output = self._change(output)
-        self._outputs[id(module)] = output, output._version
+        self._outputs[id(module)] = output, _written(output)
         self._go_on()
 
     def _go_on(self) -> None:
@@ -181,7 +181,7 @@ class RowsBeside:
         self._hand_out(module)
         if id(module) in self._outputs:
             output, written = self._outputs[id(module)]
-            if output._version != written:
+            if _written(output) != written:
                 raise ValueError(f"what {type(module).__name__} gives is written to afterwards")
             return output
         self._waits_for, self._given = module, (args, kwargs)
@@ -287,6 +287,13 @@ def _not_seen(device: torch.device) -> Iterator[None]:
         casts = torch.autocast(kind, dtype=torch.get_autocast_dtype(kind), cache_enabled=False)
     with torch.no_grad(), casts:
         yield
+
+
+def _written(output: Any) -> list[int]:
+    """How often each tensor of what a module gave has been written to: a router gives several."""
+    if isinstance(output, Tensor):
+        return [output._version]
+    return [count for of in output for count in _written(of)] if type(output) in (tuple, list) else []
 
 
 def _without_numbers(output: Any) -> Any:

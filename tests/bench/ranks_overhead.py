@@ -3,9 +3,8 @@
 Each call of a hook is timed by its thread's processor time, without what it wraps; hooks that torch calls (of tensors, modules and
 optimizers) are timed too. A cycle is one rollout and the two updates on it. The first 8 cycles compare everything; later cycles mix
 what is compared, one of 41, with what is not. So these figures are printed: the first cycles but for the one with the imports and
-those in which slopes of layers are measured; these, whose slopes take as long whatever a cycle trains; the later cycles in which
-gradients are joined or losses recomputed, and the others. With more micro-batches an update trains more rows, and no more of them are
-scored again.
+those in which slopes of layers are measured; these, but for one with the imports; the later cycles in which gradients are joined or
+losses recomputed, and the others. With more micro-batches an update trains more rows, and no more of them are scored again.
 
     python -m tests.bench.ranks_overhead [--deployments ddp fsdp2 zero2 zero3] [--updates N] [--microbatches N]
 """
@@ -43,6 +42,8 @@ DEPLOYMENTS = ("ddp", "fsdp2", "zero2", "zero3")
 RANKS = 2
 PATIENCE = 1800
 """Seconds for one launch."""
+BESIDE = ("fsdp2", "zero3")
+"""Deployments in which slopes are measured in the cycle before the rollout that tells of them."""
 COMPARED = 0.002
 """Share of a rank's processor time above which a later cycle counts as one in which something is compared: cycles of both kinds
 differ by a factor of ten and more."""
@@ -97,12 +98,13 @@ def train(folder: Path, deployment: Any, updates: int, microbatches: int) -> Non
     os._exit(0)  # torch aborts or hangs now and then when the interpreter of a rank exits, after all is done
 
 
-def shares(cycles: list[tuple[float, float]]) -> dict[str, list[tuple[float, float]]]:
-    """The cycles by what is compared in them."""
-    later = [of for place, of in enumerate(cycles) if place >= ALL_OF_FIRST and place not in SLOPES_AT]
+def shares(deployment: str, cycles: list[tuple[float, float]]) -> dict[str, list[tuple[float, float]]]:
+    """The cycles of a deployment by what is compared in them."""
+    sloped = {place - 1 for place in SLOPES_AT} - {0} if deployment in BESIDE else set(SLOPES_AT)
+    later = [of for place, of in enumerate(cycles) if place >= ALL_OF_FIRST and place not in sloped]
     return {
-        f"the first {ALL_OF_FIRST}": [cycles[place] for place in range(1, ALL_OF_FIRST) if place not in SLOPES_AT],
-        "with slopes": [cycles[place] for place in SLOPES_AT if place < len(cycles)],
+        f"the first {ALL_OF_FIRST}": [cycles[place] for place in range(1, ALL_OF_FIRST) if place not in sloped],
+        "with slopes": [cycles[place] for place in sorted(sloped) if place < len(cycles)],
         "later, compared": [of for of in later if of[1] > COMPARED * of[0]],
         "later, others": [of for of in later if of[1] <= COMPARED * of[0]],
         "all later": later,
@@ -132,7 +134,7 @@ def measure(deployment: str, updates: int, microbatches: int) -> None:
             check=True,
         )
         of_ranks = [json.loads(Path(scratch, f"rank{rank}.json").read_text()) for rank in range(RANKS)]
-    every = [shares(cycles) for cycles in of_ranks]
+    every = [shares(deployment, cycles) for cycles in of_ranks]
     each = statistics.median(whole for cycles in of_ranks for whole, _ in cycles) / LARGER.updates_per_cycle
     print(f"{deployment}: {1000 * each:.0f} ms of processor time an update and rank")
     for kind in every[0]:

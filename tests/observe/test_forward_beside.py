@@ -85,6 +85,29 @@ def test_rows_get_what_the_whole_model_gives_them() -> None:
     assert torch.equal(found[0], plain(input_ids=row().tokens.unsqueeze(0), use_cache=False).logits)
 
 
+def tiny_mixture() -> Any:
+    """A model whose routers have weights and give several tensors each."""
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    torch.manual_seed(3)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    return MixtralForCausalLM(
+        MixtralConfig(vocab_size=32, num_key_value_heads=1, head_dim=8, num_local_experts=4, **sizes)
+    ).eval()
+
+
+def test_rows_go_through_routers() -> None:
+    plain, refusals = tiny_mixture(), Refusals()
+    model = gathered_in_turn(tiny_mixture())
+    tokens, mask = batch()
+    assert why_not_beside(model) == ""
+    rows, found = RowsBeside(model, row().tokens.unsqueeze(0)), []
+    with Beside(model, [rows], Guard(refusals, ("",)), lambda weight, bias: found.append(rows.hidden @ weight.T)):
+        model(input_ids=tokens, attention_mask=mask, use_cache=False)
+    assert refusals.found == []
+    assert torch.equal(found[0], plain(input_ids=row().tokens.unsqueeze(0), use_cache=False).logits)
+
+
 def tiny_critic() -> Any:
     """A model that gives one number for each token."""
     from transformers import Qwen2ForTokenClassification
@@ -169,9 +192,16 @@ def test_a_loss_that_teaches_padding_tells_no_slope() -> None:
 
 
 def test_steps_that_do_not_agree_tell_no_slope() -> None:
-    ones = torch.ones(6)
-    assert slope_by(torch.stack([ones, 2 * ones, 4 * ones]), ones, torch.tensor(1.0)) is None
-    assert slope_by(torch.zeros(3, 6), torch.zeros(6), torch.tensor(0.0)) is None
+    ones, typical = torch.ones(2), torch.tensor(1.0)
+    assert slope_by(torch.stack([2 * ones, 4 * ones]), ones, typical) is None
+    assert slope_by(torch.zeros(2, 2), torch.zeros(2), torch.tensor(0.0)) is None
+
+
+def test_what_a_steep_place_may_be_is_no_mistake() -> None:
+    ones, typical = torch.ones(2), torch.tensor(1.0)
+    assert slope_by(torch.stack([1.5 * ones, 1.501 * ones]), ones, typical) is not None
+    assert slope_by(torch.stack([1.5 * ones, 1.52 * ones]), ones, typical) is None
+    assert slope_by(torch.stack([1.0081 * ones, 1.008 * ones]), ones, typical) is None
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,10 @@ KINDS = {
 }
 
 
+TRAINED = 400
+"""Tokens of a rollout."""
+
+
 def model_of(kind: str) -> Any:
     torch.manual_seed(0)
     return AutoModelForCausalLM.from_config(KINDS[kind](), attn_implementation="eager").eval()
@@ -84,13 +88,25 @@ def test_layers_of_transformers_have_the_slope_of_their_forward(kind: str) -> No
     model = model_of(kind)
     assert not why_no_slope(model)
     state, weights = torch.get_rng_state(), [parameter.clone() for parameter in model.parameters()]
-    slope = slope_of(model, tokens_of(model))
+    slope = slope_of(model, tokens_of(model), TRAINED)
     assert slope is not None
     assert slope.gap < SLOPE_EXPLAINED + slope.doubt
     assert torch.equal(torch.get_rng_state(), state)
     assert all(parameter.grad is None for parameter in model.parameters())
     assert all(torch.equal(now, before) for now, before in zip(model.parameters(), weights, strict=True))
     assert not model.get_input_embeddings()._forward_hooks
+
+
+@pytest.mark.parametrize(("trained", "row"), [(0, 16), (24 * 120, 24), (10**6, 40)])
+def test_a_first_look_at_healthy_layers_costs_seven_passes_of_a_short_row(trained: int, row: int) -> None:
+    model, given = model_of("Llama"), []
+    model.model.register_forward_pre_hook(
+        lambda module, args, kwargs: given.append(kwargs["input_ids"].shape), with_kwargs=True
+    )
+    slope = slope_of(model, tokens_of(model), trained)
+    assert slope is not None
+    assert slope.doubt == 0
+    assert given == [(1, row), (4, row)]
 
 
 @pytest.mark.parametrize("times", [3, 10, 100])
@@ -100,7 +116,7 @@ def test_steep_places_that_are_smaller_than_a_step_are_not_judged(kind: str, tim
     model = model_of(kind)
     for parameter in model.parameters():
         parameter.data.mul_(times)
-    slope = slope_of(model, tokens_of(model))
+    slope = slope_of(model, tokens_of(model), TRAINED)
     assert slope is None or slope.gap < SLOPE_EXPLAINED + slope.doubt
 
 
@@ -109,7 +125,7 @@ def test_steep_places_that_are_smaller_than_a_step_are_not_judged(kind: str, tim
 def test_a_wrong_backward_pass_is_found_in_its_layer(fault: str, layer: int) -> None:
     model = model_of("Llama")
     FAULTS[fault](model.model.layers[layer])
-    slope = slope_of(model, tokens_of(model))
+    slope = slope_of(model, tokens_of(model), TRAINED)
     assert slope is not None
     assert slope.gap > 10 * (SLOPE_EXPLAINED + slope.doubt)
     assert faulty_layer(model, tokens_of(model)) == f"layers.{layer}"
@@ -123,7 +139,7 @@ def test_what_cannot_be_measured_says_why() -> None:
     assert "reentrant" in why_no_slope(model)
     model.gradient_checkpointing_enable({"use_reentrant": False})
     assert not why_no_slope(model)
-    slope = slope_of(model, tokens_of(model))
+    slope = slope_of(model, tokens_of(model), TRAINED)
     assert slope is not None
     assert slope.gap < SLOPE_EXPLAINED
     model.model.layers[0].register_full_backward_hook(lambda *given: None)

@@ -155,13 +155,17 @@ class LayersBackwardOtherwise(ValueRule):
     """The backward pass through the layers does not give the slope of what their forward computes.
 
     What it checks:
-        The policy's layers at one row of a rollout, after the rollout. Its embeddings are moved a little to either side, in six
+        The policy's layers at one row of a rollout, after the rollout. Its embeddings are moved a little to either side, in two
         directions drawn at random, and the layers' outputs say how they follow. A backward pass from the outputs to the embeddings has
-        to give the same slopes. Steps of two lengths are compared, and what they differ by is doubt: 0.003 of the gradient's size
-        beside this doubt is rounding, ten times as much is an error. Where the slopes differ, the same is measured from each layer
-        on, which names the last one with another backward pass. With FSDP2 and ZeRO-3, and in verl, moved copies of the shortest row
-        of a micro-batch go beside training's own forward, and the gradients are those of training's own backward pass; what that shows
-        is told with the next rollout, in verl with its own, and no layer is named.
+        to give the same slopes, within 0.003 of the gradient's size, which is rounding. This takes about a hundredth of a cycle. Where
+        it gives others, the steps may have been too long: six directions of a longer row are looked at then, steps of two lengths are
+        compared, and what they differ by is doubt. Beyond 0.003 and this doubt the backward pass is wrong; ten times as much is an
+        error. Then the same is measured from each layer on, which names the last one with another backward pass.
+
+        With FSDP2 and ZeRO-3, and in verl, 9 copies of the shortest row of a micro-batch go beside training's own forward, 8 of them
+        moved, in two directions by steps of two lengths. The gradients are those of training's own backward pass. Since there is no
+        second look, both lengths have to tell the same within 0.005, and the backward pass something that is three times as far away as
+        rounding and doubt explain. What that shows is told with the next rollout, in verl with its own, and no layer is named.
 
     Why it matters:
         Loss, log-probs and every metric are those of the right forward, and all layers below learn something else. No other number of

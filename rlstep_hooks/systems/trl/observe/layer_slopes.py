@@ -87,7 +87,8 @@ class LayerSlopes:
             return self._seen_beside()
         if not self._looks or not is_sloped(cycle) or any(part.get(name) is not None for name in IMAGES):
             return {}
-        return self._measured(self._unwrapped.of(self._trainer.model), row_at(part, 0).tokens)
+        trained = part["prompt_ids"].numel() + part["completion_ids"].numel()
+        return self._measured(self._unwrapped.of(self._trainer.model), row_at(part, 0).tokens, trained)
 
     @contextmanager
     def beside(self, cycle: int, inputs: dict[str, Any]) -> Iterator[None]:
@@ -116,12 +117,12 @@ class LayerSlopes:
             return {}
         return {"slope_gap": slope.gap, "slope_doubt": slope.doubt}
 
-    def _measured(self, model: Any, tokens: Any) -> dict[str, Any]:
+    def _measured(self, model: Any, tokens: Any, trained: int) -> dict[str, Any]:
         # Hooks and adapters may have come since training began.
         why = why_no_slope(model)
         if hooked_by_others(model):
             why = "somebody's own hooks of the model's modules would see forwards that training does not make"
-        slope = None if why else slope_of(model, tokens)
+        slope = None if why else slope_of(model, tokens, trained)
         if slope is None:
             self._looks = False
             self.recorder.cannot(
