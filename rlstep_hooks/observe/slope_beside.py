@@ -33,8 +33,9 @@ forward. Where they are not, its log-probs are others too (RLS314), and slopes t
 KNOWN = 0.005
 WRONG = 3
 """Distance, over the typical size of a slope, up to which two steps agree, and how many times as far as rounding and they explain the
-backward pass is from what they found where it is wrong. Of 5 architectures with weights that are up to a hundred times too large, whose
-steep places are smaller than any step, none was accused so; with 0.02 and 1 one of 70 was."""
+backward pass is from what they found where it is wrong. Of 4 500 models of 5 architectures whose weights are 1 to 30 times as large as
+they are drawn, none was accused so, and 8 of 750 with weights that are a hundred times too large, which have places that are smaller
+than any step."""
 _SEED = 813
 
 
