@@ -127,7 +127,10 @@ LINKS: dict[LinkName, Link] = {
     ),
 }
 
-_ENGINE = yes("what vLLM is given and holds after each sync", "not weights through CUDA IPC")
+_ENGINE = yes(
+    "what vLLM is given and holds after each sync, and with ZeRO-3 what each rank has gathered for it, by the rank's own part",
+    "not weights through CUDA IPC",
+)
 
 RULES: dict[str, Link] = {
     "RLS305": yes(

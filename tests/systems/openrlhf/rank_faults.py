@@ -261,10 +261,54 @@ def a_rank_steps_half_as_far(at: int) -> None:
     wrapt.when_imported("deepspeed.ops.adam.fused_adam")(place)
 
 
+# What is gathered for the engines
+
+
+def change_gathered(at: int, change: Callable[[Any], Any]) -> None:
+    """Change the weights that ZeRO-3 gathers for the sync after a rollout, on each rank. Nothing is written back from them."""
+    syncing: list[bool] = []
+
+    def broadcast(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+        if Now.training == at:
+            syncing.append(True)
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            syncing.clear()
+
+    def enter(wrapped: Any, gathered: Any, args: Any, kwargs: Any) -> Any:
+        found = wrapped(*args, **kwargs)
+        for parameter in gathered.params if syncing and gathered.enabled else ():
+            parameter.data.copy_(change(parameter.data.clone()))
+        return found
+
+    wrap(POLICY, "ActorPPOTrainer.broadcast_to_vllm", broadcast)
+    wrap("deepspeed.runtime.zero.partition_parameters", "GatheredParameters.__enter__", enter)
+
+
+@fault(report="parts of shards in another order", code="RLS415", cause="")
+def parts_are_gathered_in_another_order(at: int) -> None:
+    """The parts of each weight stand in another order when it is sent."""
+    change_gathered(at, lambda whole: whole.view(-1).roll(-(-whole.numel() // 2)).view_as(whole))
+
+
+@fault(report="a rank that gives nothing", code="RLS415", cause="")
+def the_part_of_a_rank_is_missing(at: int) -> None:
+    """The second half of each weight is 0 when it is sent."""
+
+    def change(whole: Any) -> Any:
+        whole.view(-1)[-(-whole.numel() // 2) :] = 0
+        return whole
+
+    change_gathered(at, change)
+
+
 NAMES = tuple(name for name, found in FAULTS.items() if found.apply.__module__ == __name__)
 """The faults of this module."""
 OF_ZERO_2 = (ranks_are_not_reduced, a_rank_clips_by_a_norm_of_its_own, a_weight_of_one_rank_drifts)
 """Those that act on what only ZeRO-2 has."""
+OF_ZERO_3 = (parts_are_gathered_in_another_order, the_part_of_a_rank_is_missing)
+"""Those of what only ZeRO-3 gathers."""
 
 if os.environ.get("RLSTEP_TEST_MODULE") == __name__:
     make_faults()

@@ -121,6 +121,15 @@ def trainer_of(args: Any, strategy: Any, updates: int) -> Any:
     )
 
 
+def sends_to_nobody(trainer: Any) -> None:
+    """Give the trainer's own sync what `ActorPPOTrainer.__init__` gives it where there are engines, but none of them."""
+    import torch
+
+    trainer.vllm_engines = []
+    if torch.distributed.get_rank() == 0:
+        trainer._model_update_group = types.SimpleNamespace(broadcast=lambda tensor, src, stream: None)
+
+
 def rollout(trainer: Any, watch: Any) -> None:
     """Put random samples with their old log-probs into the buffer, as calls of a controller do."""
     import torch
@@ -179,7 +188,7 @@ def train(case: Case, model: Path, folder: Path) -> None:
     if args.ds.adam_offload:
         cpu.no_compiler(sys.modules["openrlhf.utils.deepspeed.deepspeed"])
     trainer = trainer_of(args, strategy_of(args), 2 * case.rollouts)
-    trainer.broadcast_to_vllm = types.MethodType(lambda self: None, trainer)
+    sends_to_nobody(trainer)
     watch = OpenRlhfTrainer(trainer, "policy", trainer.actor.model)
     torch.manual_seed(torch.distributed.get_rank())
     for _ in range(case.rollouts):

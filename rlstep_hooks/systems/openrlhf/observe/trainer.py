@@ -43,7 +43,7 @@ from rlstep_hooks.systems.openrlhf.observe.settings import (
 )
 from rlstep_hooks.systems.openrlhf.observe.shuffled import SamplesAsTheyCame
 from rlstep_hooks.systems.openrlhf.observe.steps import EngineSteps
-from rlstep_hooks.systems.openrlhf.observe.synced_weights import SyncedWeights
+from rlstep_hooks.systems.openrlhf.observe.synced_weights import synced_weights
 from rlstep_hooks.systems.openrlhf.observe.trainer_start import facts_of, restored_fact
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class OpenRlhfTrainer:
             cycle=lambda: self._cycle,
             scaled=not self._scales_seen,
         )
-        self._weights = SyncedWeights(trainer, engine)
+        self._weights = synced_weights(trainer, engine)
         self._taken: list[Came] = []
         """The samples of the micro-batch that is trained, as they came."""
         self._sent = 0
