@@ -150,6 +150,21 @@ class Until(msgspec.Struct, frozen=True):
     """The words in which it does."""
 
 
+class Removed(msgspec.Struct, frozen=True):
+    """A setting that releases do not have any more from one on."""
+
+    release: str
+    """The first release that refuses it."""
+    newest: str
+    """The newest release that takes it."""
+    words: str
+    """The words in which it is refused."""
+    remedy: str
+    """What to write in its place."""
+    unless: str = ""
+    """A setting with which the framework passes over settings that it does not have."""
+
+
 class Keys(msgspec.Struct, frozen=True, kw_only=True):
     """The names of a framework's settings, release by release; see `rlstep_hooks.systems.engine.release`."""
 

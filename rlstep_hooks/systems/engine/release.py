@@ -29,6 +29,7 @@ from rlstep_hooks.systems.engine.entry import named
 from rlstep_hooks.systems.engine.installed import planned_here
 from rlstep_hooks.systems.engine.keys import KeyList, key_list, parents_of, runs_of
 from rlstep_hooks.systems.engine.parts import Said
+from rlstep_hooks.systems.engine.removed_settings import RemovedSettings
 from rlstep_hooks.systems.engine.removed_values import RemovedValues
 from rlstep_hooks.systems.engine.request import release_of
 
@@ -77,15 +78,26 @@ def release_for(
         keywords: Names ("Callee.keyword") that the framework's own classes are given in a Python file.
     """
     if system.keys is None:
-        if asked is None and pinned is not None:
-            return Release(version=pinned.version, notes=(pinned.note,))
-        return Release(version=asked or system.version, notes=_newest(system) if asked is None else ())
+        return _without_list(system, given, asked, pinned)
     known = key_list(system.keys.file)
     if system.keys.forked and not any(command.program.matches(pattern) for pattern in system.keys.strict):
         checked = of_own_program(system.keys, known, given)
         return _Names(system, system.keys, known, command, given, checked, pinned).release_of_own_program(asked)
     checked = checked_settings(system.keys, known, command, given, keywords)
     return _Names(system, system.keys, known, command, given, checked, pinned).release(asked)
+
+
+def _without_list(system: System, given: Mapping[str, Setting], asked: str | None, pinned: Pinned | None) -> Release:
+    removed = RemovedSettings(system, given)
+    if asked is not None:
+        version, notes = asked, ()
+    elif pinned is not None:
+        version, notes = pinned.version, (pinned.note,)
+    else:
+        version, notes = removed.newest or (system.version, _newest(system))
+    return Release(
+        version=version, notes=notes, findings=removed.findings(version), refused=removed.refused_by(version)
+    )
 
 
 class _Names(msgspec.Struct, frozen=True, dict=True):

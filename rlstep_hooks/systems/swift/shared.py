@@ -13,6 +13,7 @@ from rlstep_hooks.systems.engine.declaration import (
     number,
     text,
 )
+from rlstep_hooks.systems.engine.parts import Removed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +38,13 @@ SETTINGS = {
     "streaming": flag(False),
     "interleave_prob": text(),
     "train.gpus": text(),
+}
+# 4.0.4 has it for scripts of ms-swift 3 (swift/arguments/base_args/base_args.py, swift/megatron/arguments), 4.1.0 does not; what no
+# argument takes ends the run (swift/pipelines/base.py `_parse_args`).
+REMOVED = {
+    "train_type": Removed(
+        "4.1.0", "4.0.4", "ValueError: remaining_argv: ['--train_type', ...]", "write --tuner_type", "ignore_args_error"
+    )
 }
 # swift/arguments/base_args/data_args.py 4.6.0: the default was 0.01 before 3.6, and a validation set of its own makes it 0.
 LEFT_FOR_VALIDATION = "(0 if release >= (3, 6) else 1 / 100) if split_dataset_ratio is None else split_dataset_ratio"

@@ -31,6 +31,7 @@ from rlstep_hooks.systems.swift.shared import (
     BUILT,
     IS_READ,
     LEFT_FOR_VALIDATION,
+    REMOVED,
     ROWS,
     SAMPLING_NOTES,
     SETTINGS,
@@ -106,6 +107,7 @@ SYSTEM = System(
         Entry("swift", calls=("RLHFArguments",), packages=("swift",), before="trl"),
     ),
     instead=on_megatron,
+    removed=REMOVED,
     settings={
         **SETTINGS,
         "per_device_train_batch_size": count(1),

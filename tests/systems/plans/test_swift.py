@@ -235,3 +235,17 @@ def test_rows_that_are_kept_for_validation_are_not_trained_on(release: str, sett
     notes = read(f"{HF}--per_device_train_batch_size 8 {settings}", rows=512, version=release).notes
     said = [note.text for note in notes if "split_dataset_ratio" in note.text]
     assert [share in text for text in said] == ([True] if share else [])
+
+
+def test_a_setting_that_newer_releases_took_away() -> None:
+    """ms-swift 4.0 has `train_type` for scripts of 3; 4.1 does not have it, and ends the run."""
+    launch = HF + "--per_device_train_batch_size 8 --train_type lora"
+    plan = planned(launch, rows=800)
+    assert plan.version == "4.0.4"
+    assert any("the newest release that takes train_type" in note.text for note in plan.notes)
+    assert not [finding for finding in plan.findings if finding.severity == "error"]
+    refused = planned(launch, rows=800, version="4.6.0")
+    (finding,) = (each for each in refused.findings if each.severity == "error")
+    assert "remaining_argv" in finding.observed
+    assert "--tuner_type" in finding.fix
+    assert not [each for each in planned(launch, rows=800, version="3.9.3").findings if each.severity == "error"]

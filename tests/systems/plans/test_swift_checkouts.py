@@ -148,3 +148,30 @@ def test_rows_that_are_drawn_by_number_need_no_counting(tmp_path: Path, more: st
     schedule = schedule_of(in_checkout(tmp_path, {}, launch + more, rows=None))
     assert schedule.rollouts == rollouts
     assert (schedule.rows is None) is (rollouts in (None, 9))
+
+
+ARGUMENTS = "class RLHFArguments:\n    rlhf_type: str\n    dataset: str\n    model: str\n    tuner_type: str\n"
+
+
+@pytest.mark.usefixtures("_marks")
+@pytest.mark.parametrize(
+    ("flags", "refused"),
+    [
+        ("--tuner_type lora --learning_rate 1e-6 --tuner lora", ""),
+        ("--reward_of_its_own x", ""),  # it stands in another file
+        ("--train_type lora", "remaining_argv: ['--train_type', ...]"),
+        ("--train_type lora --ignore_args_error true", ""),
+    ],
+)
+def test_a_flag_that_nothing_in_the_copy_has_ends_the_run(tmp_path: Path, flags: str, refused: str) -> None:
+    files = {"swift/arguments/rlhf_args.py": ARGUMENTS, "swift/rewards/names.py": "OPTIONS = ['reward_of_its_own']\n"}
+    write(tmp_path, files)
+    plan = in_swift(tmp_path, trainer(), launch=f"{LAUNCH} {flags}")
+    said = [finding.observed for finding in plan.findings if finding.severity == "error"]
+    assert [each for each in said if "remaining_argv" in each] == ([f"ValueError: {refused}"] if refused else [])
+
+
+@pytest.mark.usefixtures("_marks")
+def test_nothing_is_said_of_flags_where_the_copy_lacks_its_arguments(tmp_path: Path) -> None:
+    plan = in_swift(tmp_path, trainer(), launch=f"{LAUNCH} --reward_of_its_own x")
+    assert not [finding for finding in plan.findings if finding.severity == "error"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os.path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from rlstep_hooks.launch.checkout import find_checkout, nearest
 from rlstep_hooks.systems.engine.marks import beside_by_mark
 from rlstep_hooks.systems.engine.pins import commits_of
@@ -39,6 +41,7 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
         return None
     # Only where there is a trainer to read.
     from rlstep_hooks.systems.swift.checkout.deciding import FILES, ON_MEGATRON, mark_of
+    from rlstep_hooks.systems.swift.checkout.flags import refused_flags
 
     on_megatron = runs_on_megatron(command, given.__contains__)
     sources = [checkout.source(name.partition("/")[2]) for name in (ON_MEGATRON if on_megatron else FILES)]
@@ -48,4 +51,7 @@ def beside(system: System, command: Command, folder: Path, given: Mapping[str, S
         mark = ""
     own = os.path.relpath(checkout.package, checkout.root)
     marks = {release: each.split()[on_megatron] for release, each in commits_of(system.commits).deciding.items()}
-    return beside_by_mark(system, mark, marks, own)
+    found = beside_by_mark(system, mark, marks, own)
+    # Megatron's own arguments are fields of a package that is not in the copy.
+    refused = {} if on_megatron else refused_flags(checkout, given)
+    return msgspec.structs.replace(found, refused=refused)
