@@ -112,9 +112,18 @@ def find_file(name: str, folder: Path, current: str | None = None, *, beside: Se
     here = Path.cwd()
     if os.path.isabs(name) and not (os.path.exists(name) or is_here(Path(name))) and Path(name).is_relative_to(here):
         name = os.path.relpath(name, here)  # the script takes `$(pwd)` for its repository's root
-    places = [*([Path(current)] if current else []), Path(), folder, *up_to_root(folder)]
-    files = (place / inner / name for place in places for inner in ("", *beside))
+    files = (place / inner / name for place in places_of(folder, current) for inner in ("", *beside))
     return next((path for path in files if is_allowed(path) and is_here(path)), None)
+
+
+def places_of(folder: Path, current: str | None = None) -> list[Path]:
+    """The folders in which a relative name of a script is looked for, in this order; see `find_file`.
+
+    Args:
+        folder: The folder of the script or configuration.
+        current: The folder in which the script is at that point, if that is known.
+    """
+    return [*([Path(current)] if current else []), Path(), folder, *up_to_root(folder)]
 
 
 def of_another_machine(name: str, folder: Path) -> Path | None:

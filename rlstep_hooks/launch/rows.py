@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
 
-from rlstep_hooks.launch.files import is_allowed
+from rlstep_hooks.launch.files import is_allowed, places_of
 
 
 class RowCount(msgspec.Struct, frozen=True):
@@ -17,29 +18,38 @@ class RowCount(msgspec.Struct, frozen=True):
     """Where the number comes from, or why it is None."""
 
 
-def count_rows(paths: list[str], folder: Path) -> RowCount:
-    """Total rows of data files.
+def count_rows(paths: list[str], folder: Path, current: str | None = None) -> RowCount:
+    """Total rows of data files, which are looked for where the other files of a launch are (`launch.files.find_file`).
 
     Args:
         paths: Files, folders of saved data sets, or patterns, as written in the launch.
-        folder: The folder that relative paths start from.
+        folder: The folder of the launch script or configuration.
+        current: The folder in which the script is when it starts the launch, if that is known.
     """
     if not paths:
         return RowCount(None, "the launch names no data file; give --rows")
-    from glob import glob, has_magic  # a launch whose rows the user gives counts nothing
-
     total = 0
     for path in paths:
-        full = folder / Path(path).expanduser()
-        files = sorted(glob(str(full))) if has_magic(path) else [str(full)]
+        files = _files_of(Path(path).expanduser(), places_of(folder, current))
         for file in files:
-            rows = _rows_of(Path(file))
+            rows = _rows_of(file)
             if rows.count is None:
                 return RowCount(None, f"{path}: {rows.source}; give --rows")
             total += rows.count
         if not files:
             return RowCount(None, f"{path} is not here; give --rows")
     return RowCount(total, f"counted in {', '.join(paths)}")
+
+
+def _files_of(path: Path, places: list[Path]) -> list[Path]:
+    """The files that a path or a pattern means in the first of these places that has any; a path that none has stays one."""
+    from glob import glob, has_magic  # a launch whose rows the user gives counts nothing
+
+    if has_magic(str(path)):
+        found = (sorted(glob(str(place / path))) for place in places)
+        return [Path(each) for each in next((files for files in found if files), [])]
+    full = (place / path for place in places)
+    return [next((each for each in full if is_allowed(each) and os.path.exists(each)), path)]
 
 
 def _rows_of(path: Path) -> RowCount:

@@ -116,6 +116,20 @@ def test_rows_are_counted(tmp_path: Path) -> None:
     assert count_rows([str(tmp_path)], tmp_path).count == 3
 
 
+def test_rows_are_counted_where_the_other_files_of_a_launch_are_found(tmp_path: Path) -> None:
+    """A script below the root names its data from the root, as it names its configuration; a folder that it changes to comes first."""
+    (tmp_path / ".git").mkdir()
+    scripts = tmp_path / "scripts"
+    for folder, rows in ((tmp_path / "data", 3), (tmp_path / "copy" / "data", 5)):
+        folder.mkdir(parents=True)
+        (folder / "a.jsonl").write_text("{}\n" * rows)
+    scripts.mkdir()
+    assert count_rows(["data/a.jsonl"], scripts).count == 3
+    assert count_rows(["data/*.jsonl"], scripts).count == 3
+    assert count_rows(["data/a.jsonl"], scripts, str(tmp_path / "copy")).count == 5
+    assert "there is no such file here" in count_rows(["data/b.jsonl"], scripts).source
+
+
 def test_rows_of_columnar_files(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow", reason="parquet and arrow files are counted where pyarrow is")
     parquet = pytest.importorskip("pyarrow.parquet")

@@ -52,7 +52,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
             files = self.settings.files(*names)
         except UnknownValueError as error:
             return RowCount(None, f"{error.reason}; give --rows")
-        return count_rows(files, self.folder)
+        return count_rows(files, self.folder, self.command.folder)
 
     def world_size(self, from_settings: int | None = None) -> int:
         """Data-parallel processes: as the user gives them, else from the settings, else as the launcher starts them, else 1.
