@@ -77,3 +77,30 @@ def test_a_file_that_only_bash_may_source_is_read(tmp_path: Path) -> None:
         'if [[ -z "${BASH_VERSION:-}" ]]; then return 1 2>/dev/null || exit 1; fi\nN=4\n'
     )
     assert read(tmp_path, "source common.sh\ntrain $N\n") == ["4"]
+
+
+READING = [
+    "f() { if [ \"${SMOKE:-0}\" = 1 ]; then printf '%s\\n' --steps 1; else printf '%s\\n' --epochs \"${EPOCHS:-3}\" 'a b'; fi; }",
+    "f() { echo one; echo; echo 'two three'; }",
+    "f() { :; }",
+    "f() { nproc; }",
+]
+
+
+@pytest.mark.skipif(not BASH, reason="bash says what is right")
+@pytest.mark.parametrize("reads", ["mapfile -t A", "readarray A", "mapfile -t -s 1 A", "read -ra A", "mapfile -d e A"])
+@pytest.mark.parametrize("function", READING)
+def test_what_is_printed_into_an_array_is_what_bash_reads_or_it_is_asked_about(
+    tmp_path: Path, function: str, reads: str
+) -> None:
+    text = f"{function}\n{reads} < <(f)\ntrain start ${{A[@]}} end\n"
+    run = 'train() { for each in "$@"; do printf \'%s\\0\' "$each"; done; }\n' + text
+    done = subprocess.run([BASH, "-c", run], capture_output=True, text=True, timeout=20, check=False)
+    known = read(tmp_path, text)
+    assert known == done.stdout.split("\0")[:-1] or None in known or known == ["start", "end"]
+
+
+def test_lines_that_a_function_prints_are_the_words_of_an_array(tmp_path: Path) -> None:
+    text = f'{READING[0]}\nmapfile -t A < <(f)\ntrain "${{A[@]}}"\n'
+    assert read(tmp_path, text) == ["--epochs", "3", "a b"]
+    assert read(tmp_path, f"SMOKE=1\n{text}") == ["--steps", "1"]

@@ -11,7 +11,7 @@ from rlstep_hooks.launch.shell.rewrites import redirected
 from rlstep_hooks.launch.shell.scope import NOT_SET, Text
 from rlstep_hooks.launch.shell.syntax import source_of
 from rlstep_hooks.launch.shell.walk import Function
-from rlstep_hooks.launch.shell.words import arithmetic, fields_of, heredoc, joined
+from rlstep_hooks.launch.shell.words import arithmetic, fields_of, heredoc, joined, printed_by
 from rlstep_hooks.launch.text import LaunchError, UnknownText
 
 if TYPE_CHECKING:
@@ -173,12 +173,14 @@ def follow_subshell(walk: Walk, node: Node, depth: int) -> None:
 
 
 def follow_redirected(walk: Walk, node: Node, depth: int) -> None:
-    """A statement with redirections: remember its here-document, and the text that `cat > FILE` writes."""
+    """A statement with redirections: remember its here-document or what is printed into it, and the text that `cat > FILE` writes."""
     before, walk.stdin = walk.stdin, None
     target, appends = Text(""), False
     for child in node.named_children:
         if child.type == "heredoc_redirect":
             walk.stdin = heredoc(child, walk.scope)
+        elif (printed := _printed_into(node, child, walk)) is not None:
+            walk.stdin = printed
         for inner in (child, *child.named_children):
             destination = inner.child_by_field_name("destination") if inner.type == "file_redirect" else None
             if destination is not None and source_of(inner)[:1] == ">":
@@ -191,3 +193,19 @@ def follow_redirected(walk: Walk, node: Node, depth: int) -> None:
         redirected(walk, target, walk.scope.place(node), appends=appends, text=known)
     walk.run_children(node, depth)
     walk.stdin = before
+
+
+_READ_ONCE = ("mapfile", "read", "readarray")
+"""Commands that take their input as a whole, or a line of it; a loop takes the next line with each turn."""
+
+
+def _printed_into(node: Node, redirect: Node, walk: Walk) -> Text | None:
+    """The output that `mapfile -t NAME < <(...)` reads, if it depends on the script alone; None for any other redirection."""
+    command = node.named_children[0]
+    destination = redirect.child_by_field_name("destination") if redirect.type == "file_redirect" else None
+    if destination is None or destination.type != "process_substitution" or source_of(redirect)[:1] != "<":
+        return None
+    if command.type != "command" or source_of(command.child_by_field_name("name")) not in _READ_ONCE:
+        return None
+    printed = printed_by(destination, walk.scope)
+    return None if printed is None else Text(printed.text + "\n" if printed.text else "")

@@ -105,10 +105,12 @@ def _set_by_the_run(walk: Walk, name: str, place: Place, *, array: bool) -> None
 
 
 def _mapfile(walk: Walk, tokens: list[Token], depth: int) -> None:
-    """`mapfile NAME`: the lines of a here-document as an array; else they are unknown, as those of `NAME=($(...))`."""
+    """`mapfile NAME`: the lines of a here-document, or of what is printed into it, as an array; else they are unknown, as those of
+    `NAME=($(...))`, and so they are with options that leave lines out or divide them in another way."""
     named = tokens[-1].text if len(tokens) > 1 and tokens[-1].text.isidentifier() else "MAPFILE"
     place = tokens[0].place
-    if walk.stdin is None or walk.stdin.unknown:
+    plain = all(token.text in ("-t", named) for token in tokens[1:])
+    if walk.stdin is None or walk.stdin.unknown or not plain:
         why = f"{named} is {OUTPUT} a command that the script runs"
         walk.scope.assign(named, (Text(f"${named}", (UnknownText(named, why, place),), any_number=True),), place)
     else:

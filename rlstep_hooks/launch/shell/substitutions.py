@@ -154,8 +154,8 @@ def _echo(given: list[str], _: str) -> str:
 
 
 def _printf(given: list[str], _: str) -> str:
-    if len(given) == 2 and given[0] in ("%s", "%s\\n"):
-        return given[1] + given[0][2:].replace("\\n", "\n")
+    if len(given) > 1 and given[0] in ("%s", "%s\\n", "%s "):  # the format is used again for each further word
+        return "".join(word + given[0][2:].replace("\\n", "\n") for word in given[1:])
     if len(given) == 2 and given[0] == "%q":
         return quote(given[1])
     raise _DependsError

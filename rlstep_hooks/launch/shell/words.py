@@ -370,12 +370,16 @@ def _changed(text: str, operator: str, words: list[str]) -> str | None:
 
 def _substituted(node: Node, scope: Scope) -> Text:
     """The output of `$(...)`, if it depends on the script alone."""
+    printed = printed_by(node, scope)
+    return unresolved(node, scope) if printed is None else printed
+
+
+def printed_by(node: Node, scope: Scope) -> Text | None:
+    """What a substitution prints, `$(...)` or `<(...)`, without its last line ends; None if it does not depend on the script alone."""
     printed = output(
         node, scope, words=lambda word: fields_of(word, scope), heredoc=lambda redirect: heredoc(redirect, scope)
     )
-    if printed is None and scope.printed is not None:
-        printed = scope.printed(node)
-    return unresolved(node, scope) if printed is None else printed
+    return scope.printed(node) if printed is None and scope.printed is not None else printed
 
 
 def heredoc(redirect: Node, scope: Scope) -> Text:
