@@ -255,6 +255,7 @@ def _executable(tokens: tuple[Token, ...], environment: dict[str, Token], proces
     return [msgspec.structs.replace(command, unknown=tokens[0].unknown)]
 
 
+_VARIABLE = re.compile(r"[A-Za-z_]\w*=")
 _CONTAINERS = frozenset({"docker", "podman", "singularity", "apptainer", "nerdctl", "enroot"})
 _LAUNCHERS = frozenset(
     ("torchrun", "accelerate", "deepspeed", "ray", "uv", "poetry", "conda", "env", "nohup", "timeout", "srun", "mpirun")
@@ -271,9 +272,12 @@ def _said_to_host(tokens: tuple[Token, ...]) -> Token | None:
 
 
 def _inner(tokens: tuple[Token, ...]) -> tuple[Token, ...]:
-    """The command behind the host, image or job that a wrapper names: from the first word that can only be a program."""
+    """The command behind the host, image or job that a wrapper names: from the first word that can only be a program.
+
+    The value of `--env UV_CACHE_DIR=/stage/.cache/uv` is none, whatever it ends in.
+    """
     for index, token in enumerate(tokens):
-        name = _base_name(token.text)
+        name = "" if _VARIABLE.match(token.text) else _base_name(token.text)
         script = name.endswith((".sh", ".py"))
         if script or name in SHELLS or name in _LAUNCHERS or name in _WITH_SUBCOMMAND or _PYTHON.match(name):
             return tokens[index:]

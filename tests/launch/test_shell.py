@@ -435,6 +435,7 @@ def test_deepspeed_takes_the_visible_devices() -> None:
         ("docker exec -it box python train.py --n 1", "train.py"),
         ("singularity exec --nv image.sif python train.py --n 1", "train.py"),
         ("srun --container-workdir /w -N 2 bash -c 'python train.py --n 1'", "train.py"),
+        ("apptainer exec --env UV_CACHE_DIR=/stage/.cache/uv --nv my.sif bash -c 'python train.py --n 1'", "train.py"),
         ("sbatch -N 2 --wrap 'python train.py --n 1'", "train.py"),
         ("sbatch --wrap=\"srun python train.py --n 1\"", "train.py"),
         ("ssh host <<'EOF'\npython train.py --n 1\nEOF", "train.py"),
@@ -741,3 +742,14 @@ def test_two_branches_that_start_the_same_have_one_plan(tmp_path: Path) -> None:
     script.write_text(text.format(one=start.format(steps=5), other=start.format(steps=6)))
     with pytest.raises(LaunchError, match=r"there are 2 training commands: line 2 \(trl\), line 4 \(trl\)"):
         plan_launch([str(script)], Options())
+
+
+@pytest.mark.parametrize("task", ["SLURM_PROCID", "SLURM_NODEID"])
+def test_a_task_of_srun_may_be_the_one_that_trains(task: str) -> None:
+    """The first task of a job may serve a judge, and another one train."""
+    text = f"if [ ${{{task}:-0}} = 1 ]; then\n  python train.py --n 4\nelse\n  sleep 9\nfi\n"
+    started = [each for each in read_text(f"srun -N 2 bash -c '{text}'", "run.sh") if each.program.name == "train.py"]
+    assert [each.arguments[-1].text for each in started] == ["4"]
+    (command,) = read_text(f"srun -N 2 bash -c 'train --n $((${task} * 2 + 1))'", "run.sh")
+    assert command.arguments[-1].unknown
+    assert not [each for each in read_text(text, "run.sh") if each.program.name == "train.py"]

@@ -12,6 +12,7 @@ from rlstep_hooks.launch.files import SCRIPTS, contents, is_shell_script
 from rlstep_hooks.launch.shell.assignments import follow_assignment
 from rlstep_hooks.launch.shell.builtins import BUILTINS
 from rlstep_hooks.launch.shell.scope import NOT_SET, Text
+from rlstep_hooks.launch.shell.slurm import task_variables
 from rlstep_hooks.launch.shell.syntax import source_of
 from rlstep_hooks.launch.shell.walk import DEEPEST
 from rlstep_hooks.launch.shell.words import OUTPUT, fields_of, joined
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.launch.shell.walk import Walk
-    from rlstep_hooks.launch.text import Place
+    from rlstep_hooks.launch.text import Place, UnknownText
 
 _MOST_NESTED_SCRIPTS = 8
 _BELONGS_ABOVE = re.compile(r"--?[A-Za-z]|(\+\+?|~)?\w+(\.\w+)+=")
@@ -153,7 +154,8 @@ def _launched(walk: Walk, node: Node, tokens: tuple[Token, ...], environment: di
     ):
         found = _nested_text(walk, Token(stdin.text, tokens[0].place), environment)
     else:
-        found = unwrap(tokens, environment, shell=lambda token: _nested_text(walk, token, environment))
+        of_task = task_variables(tokens[0])
+        found = unwrap(tokens, environment, shell=lambda token: _nested_text(walk, token, environment, of_task))
     place, needs = walk.scope.folder or "", _needed(walk, tokens)
     found = [
         msgspec.structs.replace(
@@ -226,9 +228,12 @@ def _given(walk: Walk, environment: Mapping[str, Token]) -> dict[str, str]:
     return walk.scope.given | {name: token.text for name, token in environment.items() if not token.unknown}
 
 
-def _nested_text(walk: Walk, token: Token, environment: Mapping[str, Token]) -> list[Command]:
-    """The commands of `bash -c TEXT`; unknown parts of the text stay unknown in them."""
+def _nested_text(
+    walk: Walk, token: Token, environment: Mapping[str, Token], of_task: Mapping[str, UnknownText] = {}
+) -> list[Command]:
+    """The commands of `bash -c TEXT`; unknown parts of the text stay unknown in them, and so do the variables of its task."""
     if walk.depth >= _MOST_NESTED_SCRIPTS:
         return []
-    source = f"{walk.scope.source} line {token.place.line}"
-    return walk.inner(token.text, source, _given(walk, environment), folder=walk.folder)
+    source, given = f"{walk.scope.source} line {token.place.line}", _given(walk, environment)
+    unknown = {name: why for name, why in of_task.items() if name not in given}
+    return walk.inner(token.text, source, given, folder=walk.folder, unknown=unknown)

@@ -125,9 +125,13 @@ class Walk:
         arguments: tuple[Token, ...] = (),
         folder: Path | None,
         script: str = "",
+        unknown: Mapping[str, UnknownText] = {},
     ) -> list[Command]:
-        """The commands of a text that this one runs as a script of its own. Its arguments are those of `read_text`."""
+        """The commands of a text that this one runs as a script of its own. Its arguments are those of `read_text`, and the variables
+        that are set for it to values that only the run knows."""
         walk = Walk(self._kinds, Scope(source, arguments, given, script), folder, self.depth + 1)
+        for name, why in unknown.items():
+            walk.scope.assign(name, Text(f"${name}", (why,)), why.place)
         walk._statements = self._statements  # all scripts of a launch together are bounded
         walk.written = self.written
         walk.changed = self.changed
