@@ -89,8 +89,9 @@ def release_for(
 
 def _without_list(system: System, given: Mapping[str, Setting], asked: str | None, pinned: Pinned | None) -> Release:
     removed = RemovedSettings(system, given)
+    notes: tuple[Note, ...] = ()
     if asked is not None:
-        version, notes = asked, ()
+        version = asked
     elif pinned is not None:
         version, notes = pinned.version, (pinned.note,)
     else:

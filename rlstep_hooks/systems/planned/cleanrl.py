@@ -67,6 +67,7 @@ SYSTEM = System(
                 "script:cleanrl/ppo*.py",
                 "script:ppo_atari_*.py",
                 "script:ppo_continuous_action.py",
+                "script:ppo_continuous_action_*.py",
                 "script:ppo_pettingzoo_ma_atari.py",
                 "script:ppo_procgen.py",
                 "script:ppo_rnd_envpool.py",

@@ -184,3 +184,82 @@ def test_a_file_with_cleanrls_settings_and_another_loop_is_asked_about(
     file.write_text(text.replace(written, other))
     with pytest.raises(LaunchError, match=f"but not its loop over {said}.*--version"):
         read(file)
+
+
+PARSER = """
+import argparse
+def parse_args():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--total-timesteps", type=int, default={total})
+    parser.add_argument("--num-envs", type=int, default={envs})
+    parser.add_argument("--num-steps", type=int, default=128)
+    parser.add_argument("--num-minibatches", type=int, default=4)
+    parser.add_argument("--update-epochs", type=int, default=8)
+    parser.add_argument("--target-kl", type=float, default=None)
+    parser.add_argument("--test", type=lambda x: bool(strtobool(x)), default=False, nargs="?", const=True)
+    args = parser.parse_args()
+    args.batch_size = int(args.num_envs * args.num_steps)
+    args.minibatch_size = int(args.batch_size // args.num_minibatches)
+    return args
+args = parse_args()
+{after}
+num_updates = args.total_timesteps // args.batch_size
+for update in tqdm(range(1, num_updates + 1)):
+    for epoch in range(args.update_epochs):
+        ratio = logratio.exp()
+"""
+
+
+def of_parser(folder: Path, name: str, *, total: str = "1000000", envs: str = "10", after: str = "") -> Path:
+    """A file of CleanRL's as it was before mid-2023, with argparse, and defaults of its own."""
+    file = folder / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(PARSER.format(total=total, envs=envs, after=after))
+    return file
+
+
+@pytest.mark.parametrize(
+    "name", ["ppo_continuous_action.py", "ppo_continuous_action_of_its_own.py", "cleanrl/ppo.py", "cleanrl/ppo_new.py"]
+)
+def test_defaults_of_argparse_are_those_of_the_file(tmp_path: Path, name: str) -> None:
+    file = of_parser(tmp_path, name)
+    schedule = read(file).schedule
+    assert (schedule.samples_per_rollout, schedule.updates_per_rollout, schedule.rollouts) == (1280, 32, 781)
+    more = read(f"python {file} --num-envs 20 --total-timesteps 25600").schedule
+    assert (more.samples_per_rollout, more.rollouts) == (2560, 10)
+
+
+def test_a_default_of_argparse_that_is_no_literal_is_asked_about(tmp_path: Path) -> None:
+    assert read(of_parser(tmp_path, "ppo_atari_a.py", total="int(1e6)")).schedule.rollouts == 781
+    file = of_parser(tmp_path, "ppo_atari_b.py", envs="os.cpu_count()")
+    with pytest.raises(LaunchError, match="num_envs"):
+        read(file)
+    assert read(f"python {file} --num-envs 10").schedule.rollouts == 781
+
+
+def test_sizes_that_a_file_changes_behind_its_parser(tmp_path: Path) -> None:
+    """A change that only a flag makes is none where the flag is not given."""
+    file = of_parser(tmp_path, "ppo_atari_a.py", after="if args.test:\n    args.total_timesteps = 1280")
+    assert read(file).schedule.rollouts == 781
+    with pytest.raises(LaunchError, match="total_timesteps"):
+        read(f"python {file} --test")
+    with pytest.raises(LaunchError, match="num_envs"):
+        read(of_parser(tmp_path, "ppo_atari_b.py", after="args.num_envs = 2"))
+    with pytest.raises(LaunchError, match="num_steps"):
+        read(of_parser(tmp_path, "ppo_atari_c.py", after="setattr(args, 'num_steps', 2)"))
+
+
+def test_a_field_that_a_file_changes_behind_tyro(tmp_path: Path) -> None:
+    """`args.num_steps = 7` is what the loop runs with, whatever the dataclass has."""
+    text = (
+        "@dataclass\nclass Args:\n    total_timesteps: int = 10000\n    local_num_envs: int = 8\n    num_steps: int = 100\n"
+        "    num_minibatches: int = 4\n    update_epochs: int = 3\n    num_envs: int = 0\n    anneal_lr: bool = False\n"
+        "    short: bool = False\nargs = tyro.cli(Args)\n{after}\n" + LOOPS
+    )
+    file = tmp_path / "ppo_mine.py"
+    for after in ("args.num_envs = args.local_num_envs * args.world_size", "if args.short:\n    args.num_steps = 7"):
+        file.write_text(text.format(after=after))
+        assert read(file).schedule.samples_per_rollout == 800
+    file.write_text(text.format(after="args.num_steps = 7"))
+    with pytest.raises(LaunchError, match="num_steps is changed"):
+        read(file)
