@@ -24,6 +24,8 @@ _MORE = ("target_kl", "anneal_lr", "norm_adv")
 _NUMBERS = ("int", "float")
 _CHANGES = ("set_defaults", "setattr")
 """Calls that change what the parser gives."""
+_PARSED = "args"
+"""What its files call the settings that were parsed; its loops read them so."""
 _OF_ITS_OWN = frozenset(("args.num_envs = args.local_num_envs * args.world_size",))
 """What ppo_atari_multigpu.py has of it, which is read."""
 
@@ -86,7 +88,8 @@ def _changed(
         elif id(node) in own:
             continue
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and node.attr in _NEEDED:
-            yield node.attr, node.lineno
+            if ast.unparse(node.value) == _PARSED:  # `envs.num_envs = args.num_envs` changes none
+                yield node.attr, node.lineno
         elif isinstance(node, ast.Call) and name_of(node.func) in _CHANGES:
             words = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant)}
             words |= {word.arg for word in node.keywords}

@@ -257,7 +257,11 @@ def test_a_field_that_a_file_changes_behind_tyro(tmp_path: Path) -> None:
         "    short: bool = False\nargs = tyro.cli(Args)\n{after}\n" + LOOPS
     )
     file = tmp_path / "ppo_mine.py"
-    for after in ("args.num_envs = args.local_num_envs * args.world_size", "if args.short:\n    args.num_steps = 7"):
+    for after in (
+        "args.num_envs = args.local_num_envs * args.world_size",
+        "if args.short:\n    args.num_steps = 7",
+        "envs.num_envs = args.num_envs",  # ppo_atari_envpool_xla_jax.py
+    ):
         file.write_text(text.format(after=after))
         assert read(file).schedule.samples_per_rollout == 800
     file.write_text(text.format(after="args.num_steps = 7"))
