@@ -59,7 +59,7 @@ _STUCK = Cause("old log-probs are the current ones, although the weights have ch
 _REFRESHED = Cause("old log-probs are computed again at each update, or by other weights", ("RLS303", "RLS307"))
 _REGENERATED = Cause("rollouts come at other times than planned, or are missing", ("RLS201", "RLS202"))
 _NO_SIGNAL = Cause("all rewards of each group are equal, so every advantage is 0", ("RLS505",))
-_BUILT = Cause("the network, or the weights that it begins with, are not those configured", ("RLS420",))
+_BUILT = Cause("the network, or the weights that it begins with, are not those configured", ("RLS420", "RLS423"))
 _NOTHING_MOVES = Cause(
     "updates do not change the weights, or only a part of them", ("RLS401", "RLS406", "RLS407", "RLS408", "RLS809")
 )

@@ -58,6 +58,7 @@ PROVOKED_ELSEWHERE = {
     "RLS421": "TRL has completions in the place of actions; in the faults of Stable-Baselines3 (tests/systems/classic)",
     "RLS120": "the seed is applied before an audit begins; in the tests of Stable-Baselines3 (tests/systems/classic)",
     "RLS420": "TRL builds no network from settings; in the faults of Stable-Baselines3 (tests/systems/classic)",
+    "RLS423": "needs a model that the trainer loads itself (tests/systems/trl/test_loaded.py)",
     "RLS523": "needs several processes; in the tests of ranks (tests/systems/trl/test_processes.py)",
     "RLS419": "needs several processes; in the tests of ranks (tests/systems/trl_ranks)",
     "RLS811": "needs several processes; in the tests of ranks (tests/systems/trl_ranks)",

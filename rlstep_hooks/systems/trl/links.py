@@ -254,6 +254,11 @@ RULES: dict[str, Link] = {
         "FSDP1 writes are not counted",
         "probed",
     ),
+    "RLS423": yes(
+        "once, when the trainer has loaded the model from a path: the first rows of up to 16 tensors",
+        "with ZeRO-3 in the first process; not where a script makes the model, nor what changes it before training begins",
+        proved=("DDP", "FSDP2", "ZeRO-2", "ZeRO-3"),
+    ),
     "RLS312": yes(
         "TRL's correction between vLLM and trainer, of tokens and of sequences, cut off and masked, in 0.23 to 1.16; and that each "
         "loss gets the weights of its own rows",

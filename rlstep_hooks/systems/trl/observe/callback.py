@@ -28,6 +28,7 @@ from rlstep_hooks.systems.trl.observe.before_sharding import read_whole_model
 from rlstep_hooks.systems.trl.observe.deployment import deployment_of, engine_faults
 from rlstep_hooks.systems.trl.observe.documented_optimizer import note_training_call
 from rlstep_hooks.systems.trl.observe.facts import package_versions
+from rlstep_hooks.systems.trl.observe.given_model import policy_loaded
 from rlstep_hooks.systems.trl.observe.others import why_not
 from rlstep_hooks.systems.trl.observe.restored import note_checkpoint
 from rlstep_hooks.systems.trl.observe.saved import SavedWatch
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.judge.report import Report
     from rlstep_hooks.observe.options import OnFail
+    from rlstep_hooks.observe.saved_files import Found
     from rlstep_hooks.session.recorder import Listener
 
 
@@ -77,6 +79,8 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         self._listeners = listeners
         self._trainer: weakref.ref[Any] | None = None
         self._first_settings: dict[str, Any] = {}
+        self._loaded: Found = "unknown"
+        """Whether the policy had the weights of its files when the trainer was built."""
         self._session = Session(Options(self.on_fail, None, listeners), index.deviations_of)
         """The audit of the latest training call."""
         self._observer: Observer | None = None
@@ -213,6 +217,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             return
         names = adapter_of(trainer).settings  # type: ignore[union-attr]  # adopted, so known
         self._first_settings = dict(attributes(trainer.args, names)(trainer.args))
+        self._loaded = policy_loaded(trainer, cast("TrlRelease", installed_release()))
         # `train` on the instance: the only way to see whatever training raises, and to take everything off then. In all releases.
         # The trainer alone holds the patch, so that an audit keeps no trainer that is never trained.
         patch = Patches()
@@ -260,6 +265,8 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             | {"release_faults": engine_faults(trainer, deployment)}
             | restored_shards(trainer, session.options.log_dir)
         )
+        if not start.updates and not self._training_calls:
+            facts |= {"policy_loaded": self._loaded}
         self._training_calls += 1
         recorder = session.begin(
             Run(

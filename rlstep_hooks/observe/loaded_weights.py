@@ -1,0 +1,56 @@
+"""Whether a model has the weights of the files that it was loaded from: the first rows of some tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlstep_hooks.observe.saved_files import found, saved_heads
+from rlstep_hooks.observe.shards import plain_name
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from rlstep_hooks.observe.saved_files import Found
+
+_LOWER = torch.bfloat16, torch.float16
+"""What weights may have been rounded to on the way: they are loaded in a dtype that is asked for, and kept in another."""
+
+
+def weights_loaded(model: Any, folder: Path) -> Found:
+    """Whether a model that nobody has changed since has the weights of a folder's safetensors.
+
+    Args:
+        model: A transformers model, or PEFT's wrapper of one. Of a model that ZeRO-3 has cut the process that holds the beginning of a
+            tensor looks at it.
+        folder: Where its files are.
+
+    Returns:
+        "unknown" where no tensor of a file is one of the model's as it is: in other formats, quantised, or put together from several.
+    """
+    if _converted(model):
+        return "unknown"
+    named = [(_name(name), of) for name, of in model.named_parameters() if not of.is_meta and of.is_floating_point()]
+    return found(_is_of(held, saved) for held, saved in saved_heads(named, folder))
+
+
+def _name(name: str) -> str:
+    """The name in the files of the base model, of a parameter that PEFT may have wrapped."""
+    return plain_name(name).removeprefix("base_model.model.").replace(".base_layer.", ".")
+
+
+def _converted(model: Any) -> bool:
+    """Whether transformers makes tensors of the model of others in the files (`WeightConverter`, since 5.0.0)."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    try:
+        from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+    except ImportError:
+        return False
+    return bool(get_checkpoint_conversion_mapping(getattr(base.config, "model_type", "")))
+
+
+def _is_of(held: Tensor, saved: Tensor) -> bool:
+    return any(torch.equal(held, of.to(held.dtype)) for of in (saved, *map(saved.to, _LOWER)))

@@ -1,0 +1,58 @@
+"""Whether a trainer has loaded its model as its files have it. A model that a script hands over may be anything on purpose.
+
+TRL keeps no word of that. While its constructor runs, which calls `on_init_end`, a local variable tells: `model_init_kwargs` is made
+where the model is a path (grpo_trainer.py 1.0.0:287, 1.16.0:334), and in earlier releases filled there (0.16.1:279).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlstep_hooks.observe.loaded_weights import weights_loaded
+from rlstep_hooks.record.describe import describe
+from rlstep_hooks.record.logger import logger
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from rlstep_hooks.observe.saved_files import Found
+    from rlstep_hooks.systems.trl.releases import TrlRelease
+
+
+def policy_loaded(trainer: Any, release: TrlRelease) -> Found:
+    """Whether a trainer whose constructor runs has loaded its model as its files have it; "unknown" where it has not loaded it."""
+    try:
+        folder = _files_of_model(trainer, release)
+        return "unknown" if folder is None else weights_loaded(trainer.model, folder)
+    except Exception as error:  # noqa: BLE001 - files that cannot be read keep nothing from being trained
+        logger.debug("the model could not be compared with its files: %s", describe(error))
+        return "unknown"
+
+
+def _files_of_model(trainer: Any, release: TrlRelease) -> Path | None:
+    """The folder that a trainer whose constructor runs has loaded its model from; None where a script has made the model, or the files
+    are not on this machine."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        known = frame.f_locals
+        if known.get("self") is trainer and str(frame.f_globals.get("__name__", "")).startswith("trl.trainer."):
+            given = known.get("model_init_kwargs")
+            if given or (given is not None and release.since("1.0")):
+                return _folder(trainer.model, (given or {}).get("revision"))
+        frame = frame.f_back
+    return None
+
+
+def _folder(model: Any, revision: str | None) -> Path | None:
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    name = str(getattr(base.config, "_name_or_path", ""))
+    if Path(name).is_dir():
+        return Path(name)
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=["*.safetensors"], local_files_only=True))
+    except Exception:  # noqa: BLE001 - files that are not found are not compared
+        return None
