@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,14 +11,29 @@ from rlstep_hooks.observe.saved_files import found, saved_heads
 from rlstep_hooks.observe.shards import plain_name
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch import Tensor
 
     from rlstep_hooks.observe.saved_files import Found
 
 _LOWER = torch.bfloat16, torch.float16
 """What weights may have been rounded to on the way: they are loaded in a dtype that is asked for, and kept in another."""
+
+
+def files_of(name: str, revision: str | None = None) -> Path | None:
+    """The folder of the files of a model; None where they are not on this machine.
+
+    Args:
+        name: A folder, or the name of a model of the Hugging Face Hub.
+        revision: Of the latter.
+    """
+    if Path(name).is_dir():
+        return Path(name)
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=["*.safetensors"], local_files_only=True))
+    except Exception:  # noqa: BLE001 - files that are not found are not compared
+        return None
 
 
 def weights_loaded(model: Any, folder: Path) -> Found:

@@ -176,6 +176,10 @@ RULES: dict[str, Link] = {
         "the settings of each request of an engine, also the tokens that end a completion but for the model's own, and the "
         "length at which answers of one turn were cut off"
     ),
+    "RLS423": yes(
+        "once, when the policy has been loaded: the first rows of up to 16 tensors",
+        "in ZeRO-3 in the first process; not the critic, nor what a resumed run begins with",
+    ),
     "RLS411": yes("a checksum of its weights", "not on other machines than the controller's"),
     "RLS414": yes("the first rollout of a run"),
     "RLS415": _ENGINE,

@@ -163,6 +163,10 @@ RULES: dict[str, Link] = {
         "with bypass_mode those of samples of the current weights alone, and without a cause; a cause is looked for "
         f"{WORDS['compared']}, not with fused kernels or sequence parallelism",
     ),
+    "RLS423": yes(
+        "once, when the policy has been loaded: the first rows of up to 16 tensors",
+        "not FSDP1's flat parameters, nor the critic, nor what a resumed run begins with",
+    ),
     "RLS404": yes(f"the policy's weights by a probe, and all of them {WORDS['whole']}"),
     "RLS406": yes("all updates, by the advantages of the rollouts"),
     "RLS407": yes("once, when training begins"),

@@ -303,8 +303,30 @@ def the_part_of_a_rank_is_missing(at: int) -> None:
     change_gathered(at, change)
 
 
-NAMES = tuple(name for name, found in FAULTS.items() if found.apply.__module__ == __name__)
-"""The faults of this module."""
+# What training begins with
+
+
+@fault(report="transformers, names that ZeRO-3's loader does not find", code="RLS423", cause="")
+def the_policy_is_not_loaded(at: int) -> None:
+    """The next model that is loaded has random weights."""
+    left = [True]
+
+    def load(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        model = wrapped(*args, **kwargs)
+        for parameter in model.parameters() if left else ():
+            getattr(parameter, "ds_tensor", parameter).data.normal_(std=0.02)
+        left.clear()
+        return model
+
+    wrap("transformers.modeling_utils", "PreTrainedModel.from_pretrained", load)
+
+
+OF_WHOLE_RUNS = (the_policy_is_not_loaded.__name__,)
+"""Faults that are there before anything is trained."""
+NAMES = tuple(
+    name for name, found in FAULTS.items() if found.apply.__module__ == __name__ and name not in OF_WHOLE_RUNS
+)
+"""The other faults of this module."""
 OF_ZERO_2 = (ranks_are_not_reduced, a_rank_clips_by_a_norm_of_its_own, a_weight_of_one_rank_drifts)
 """Those that act on what only ZeRO-2 has."""
 OF_ZERO_3 = (parts_are_gathered_in_another_order, the_part_of_a_rank_is_missing)

@@ -59,13 +59,16 @@ PLACES = {
 CERTAIN: Mapping[str, Any] = {"rollout.temperature": 0.1}
 """A model at random is so unsure that its log-probs hardly differ between temperatures near 1."""
 FAULTY = tuple(Case(f"faults{stage}", stage, dict(CERTAIN), of, 2 * len(of)) for stage, of in PLACES.items())
+NOT_LOADED = tuple(
+    Case(f"not-loaded{stage}", stage, faults=dict.fromkeys(rank_faults.OF_WHOLE_RUNS, 0)) for stage in PLACES
+)
 EACH = [(stage, name) for stage, of in PLACES.items() for name in of]
 UPDATES = 2
 """Updates of the policy on each rollout."""
 
 JOINED = ("RLS811", "RLS812", "RLS419")
 COMPARED = {
-    *("RLS203", "RLS210", "RLS301", "RLS305", "RLS314", "RLS401", "RLS404", "RLS602", "RLS605"),
+    *("RLS203", "RLS210", "RLS301", "RLS305", "RLS314", "RLS401", "RLS404", "RLS423", "RLS602", "RLS605"),
     *("RLS801", "RLS802", "RLS804", "RLS805", "RLS806", "RLS807", "RLS808", "RLS811", "RLS812", "RLS901", "RLS902"),
 }
 """Rules that have something to compare in each healthy run."""
@@ -76,7 +79,7 @@ OF_CONTROLLER = {"RLS101", "RLS306", "RLS516", "RLS517"}
 @pytest.fixture(scope="module")
 def trained(extensions: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
     """What is said of each case."""
-    return reports(tmp_path_factory.mktemp("ranks"), [*FAULTY, *HEALTHY, *LOSING], extensions)
+    return reports(tmp_path_factory.mktemp("ranks"), [*FAULTY, *NOT_LOADED, *HEALTHY, *LOSING], extensions)
 
 
 @pytest.mark.parametrize("case", HEALTHY, ids=lambda case: case.name)
@@ -117,6 +120,11 @@ def test_a_fault_of_a_rank_is_named_with_its_rollout(stage: int, name: str, trai
     # A sync has the number of the update after those that it follows.
     last = UPDATES if name in ELSEWHERE[2] else UPDATES - 1
     assert all(0 <= update - UPDATES * at <= last for update in updates)
+
+
+@pytest.mark.parametrize("case", NOT_LOADED, ids=lambda case: case.name)
+def test_weights_that_were_not_loaded_are_named(case: Case, trained: dict[str, Report]) -> None:
+    assert [found.code for found in alarms(trained[case.name])] == ["RLS423"]
 
 
 @pytest.mark.parametrize("stage", PLACES)

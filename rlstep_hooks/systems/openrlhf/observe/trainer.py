@@ -44,7 +44,7 @@ from rlstep_hooks.systems.openrlhf.observe.settings import (
 from rlstep_hooks.systems.openrlhf.observe.shuffled import SamplesAsTheyCame
 from rlstep_hooks.systems.openrlhf.observe.steps import EngineSteps
 from rlstep_hooks.systems.openrlhf.observe.synced_weights import synced_weights
-from rlstep_hooks.systems.openrlhf.observe.trainer_start import facts_of, restored_fact
+from rlstep_hooks.systems.openrlhf.observe.trainer_start import facts_of, loaded_fact, restored_fact
 
 if TYPE_CHECKING:
     from rlstep_hooks.observe.hooks import Call
@@ -195,7 +195,7 @@ class OpenRlhfTrainer:
         self._weights.attach(hooks)
 
     def _facts(self, args: Any) -> dict[str, Any]:
-        restored = self._restored(args) or {}
+        restored = self._restored(args) or self._loaded(args) or {}
         label = self._label_held() if self.role == "policy" else None
         held = {} if label is None else {"weights": label}
         return restored | held | facts_of(self._engine, args, self.role, dtype=self._dtype)
@@ -204,6 +204,11 @@ class OpenRlhfTrainer:
     def _restored(self, args: Any) -> dict[str, Any]:
         """What the process took up from a checkpoint, as a fact."""
         return restored_fact(self._engine, args, self.role, self._process)
+
+    @contained("weights")
+    def _loaded(self, args: Any) -> dict[str, Any]:
+        """Whether the policy has the weights of its files, as a fact; empty where it has taken up a checkpoint's since."""
+        return loaded_fact(self._engine, args, self.role)
 
     @contained(*_SAMPLER)
     def _label_held(self) -> int | None:

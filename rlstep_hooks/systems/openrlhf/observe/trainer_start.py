@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlstep_hooks.observe.checkpoints import restored, saved
+from rlstep_hooks.observe.loaded_weights import files_of, weights_loaded
 from rlstep_hooks.observe.rates import rate_schedule
 from rlstep_hooks.observe.sharding import saved_zero
 from rlstep_hooks.systems.openrlhf.observe.checkpoints import resumed_from, state_of
@@ -69,3 +70,12 @@ def restored_fact(engine: Any, args: Any, role: Role, process: str) -> dict[str,
         return {} if read is None else {f"restored_{role}": read}
     now, loads = state_of(engine), dict.fromkeys(("model", "optimizer", "extra"), True)
     return {f"restored_{role}": restored(now, now, noted, loads=loads, exact=False)}
+
+
+def loaded_fact(engine: Any, args: Any, role: Role) -> dict[str, Any]:
+    """The fact that rule RLS423 reads of a policy that begins with the weights of its files (ppo_actor.py 0.11.2:507); empty elsewhere.
+    Arguments as of `restored_fact`."""
+    if role != "policy" or resumed_from(args, role) is not None:
+        return {}
+    files = files_of(str(args.actor.model_name_or_path))
+    return {} if files is None else {"policy_loaded": weights_loaded(engine.module, files)}

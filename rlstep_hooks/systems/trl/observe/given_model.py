@@ -7,14 +7,14 @@ where the model is a path (grpo_trainer.py 1.0.0:287, 1.16.0:334), and in earlie
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.observe.loaded_weights import weights_loaded
+from rlstep_hooks.observe.loaded_weights import files_of, weights_loaded
 from rlstep_hooks.record.describe import describe
 from rlstep_hooks.record.logger import logger
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import FrameType
 
     from rlstep_hooks.observe.saved_files import Found
@@ -40,19 +40,8 @@ def _files_of_model(trainer: Any, release: TrlRelease) -> Path | None:
         if known.get("self") is trainer and str(frame.f_globals.get("__name__", "")).startswith("trl.trainer."):
             given = known.get("model_init_kwargs")
             if given or (given is not None and release.since("1.0")):
-                return _folder(trainer.model, (given or {}).get("revision"))
+                model = trainer.model
+                base = model.get_base_model() if hasattr(model, "get_base_model") else model
+                return files_of(str(base.config._name_or_path), (given or {}).get("revision"))
         frame = frame.f_back
     return None
-
-
-def _folder(model: Any, revision: str | None) -> Path | None:
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    name = str(getattr(base.config, "_name_or_path", ""))
-    if Path(name).is_dir():
-        return Path(name)
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=["*.safetensors"], local_files_only=True))
-    except Exception:  # noqa: BLE001 - files that are not found are not compared
-        return None
