@@ -99,6 +99,7 @@ LAUNCHES = {
             "score_of_the_sample_before": 28,
             "rewards_rounded_behind_the_manager": 29,
             "prompts_without_their_last_token": 30,
+            "the_policy_is_not_loaded": 0,
         },
         settings=TWO_PASSES,
         rows=256,

@@ -411,6 +411,20 @@ def clip_of_the_loss_widened(at: int) -> None:
     wrap_in_trainer(WORKERS, "ActorRolloutRefWorker", "init_model", init_model)
 
 
+@fault(report="transformers, weights that are initialised again after they were loaded", code="RLS423", whole_run=True)
+def the_policy_is_not_loaded(at: int) -> None:
+    """The policy's matrices are drawn anew after they were loaded."""
+
+    def build_module(wrapped: Any, engine: Any, args: Any, kwargs: Any) -> Any:
+        module = wrapped(*args, **kwargs)
+        for weights in module.parameters():
+            if engine.optimizer_config and weights.dim() > 1:
+                weights.data.normal_(std=0.02)
+        return module
+
+    wrap_in_trainer(ENGINE, "FSDPEngine", "_build_module", build_module)
+
+
 @fault(report="verl 0.9.1, layers frozen by accident", code="RLS408", whole_run=True)
 def layers_frozen(at: int) -> None:
     """A helper for adapters freezes the first layer of a model that is trained whole."""

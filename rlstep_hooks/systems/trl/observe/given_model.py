@@ -34,14 +34,14 @@ def policy_loaded(trainer: Any, release: TrlRelease) -> Found:
 def _files_of_model(trainer: Any, release: TrlRelease) -> Path | None:
     """The folder that a trainer whose constructor runs has loaded its model from; None where a script has made the model, or the files
     are not on this machine."""
+    model = trainer.model
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         known = frame.f_locals
         if known.get("self") is trainer and str(frame.f_globals.get("__name__", "")).startswith("trl.trainer."):
             given = known.get("model_init_kwargs")
             if given or (given is not None and release.since("1.0")):
-                model = trainer.model
-                base = model.get_base_model() if hasattr(model, "get_base_model") else model
                 return files_of(str(base.config._name_or_path), (given or {}).get("revision"))
         frame = frame.f_back
     return None
