@@ -278,6 +278,18 @@ def _ask_between(system: System, launch: Launch, options: Options, pinned: Seque
         )
 
 
+def _refuse_at_once(system: System, launch: Launch) -> None:
+    """Say what the configuration of the checkout refuses, before its trainer is asked about: with that no trainer is ever made.
+
+    Raises:
+        LaunchError: It refuses a setting of the launch.
+    """
+    if system.overrides:
+        from rlstep_hooks.systems.engine.refused_by_checkout import refuse_at_once
+
+        refuse_at_once(launch.command, launch.folder, launch.given)
+
+
 def _with_checkout(
     system: System, launch: Launch, release: Release, options: Options
 ) -> tuple[System, Release, Launch]:
@@ -290,7 +302,11 @@ def _with_checkout(
         return system, release, launch
     found: Beside | None = None
     if system.checkout:
-        found = named(system.checkout)(system, launch.command, launch.folder, launch.given)
+        try:
+            found = named(system.checkout)(system, launch.command, launch.folder, launch.given)
+        except LaunchError:
+            _refuse_at_once(system, launch)
+            raise
     read = found is not None and bool(found.settings)
     program = program_beside(launch.command, launch.folder) if system.overrides and not read else None
     if found is None and program is None:

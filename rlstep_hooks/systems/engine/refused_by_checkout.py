@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlstep_hooks.judge.rules.plan.configuration import Refused
-from rlstep_hooks.systems.engine.own_configuration import added_twice, not_in
+from rlstep_hooks.launch.text import LaunchError
+from rlstep_hooks.systems.engine.own_configuration import added_twice, configuration_beside, not_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.launch.settings import Setting
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.systems.engine.release import Release
+
+_REMEDY = "take it out, or add it with + where the code reads it"
 
 
 def refused_in_checkout(
@@ -30,16 +34,31 @@ def refused_in_checkout(
         given: What the launch sets.
     """
     missing = [setting for setting in not_in(own, command, given) if setting.name not in release.refused]
-    findings = [
-        _refused_at_once(
-            setting,
-            f"Could not override '{setting.written}'. To append to your config use +{setting.written}=...",
-            "take it out, or add it with + where the code reads it",
-        )
-        for setting in missing
-    ]
+    findings = [_refused_at_once(setting, _words(setting), _REMEDY) for setting in missing]
     refused = (*release.refused, *(setting.name for setting in missing))
     return msgspec.structs.replace(release, findings=(*findings, *release.findings), refused=refused)
+
+
+def refuse_at_once(command: Command, folder: Path, given: Mapping[str, Setting]) -> None:
+    """Refuse a launch whose trainer is not known with a setting that the configuration beside it does not have.
+
+    Args:
+        command: The command.
+        folder: The folder that the launch lies in.
+        given: What the launch sets.
+
+    Raises:
+        LaunchError: There is such a setting.
+    """
+    own = configuration_beside(command, folder, given)
+    missing = not_in(own, command, given) if own else []
+    if missing:
+        said = f"the checkout that the launch lies in ends the run with this error at once: {_words(missing[0])}"
+        raise LaunchError(said, missing[0].place, remedy=_REMEDY)
+
+
+def _words(setting: Setting) -> str:
+    return f"Could not override '{setting.written}'. To append to your config use +{setting.written}=..."
 
 
 def refused_as_added_twice(

@@ -807,6 +807,35 @@ trainer: {n_gpus_per_node: 2, total_epochs: 3, total_training_steps: null}
 """
 
 
+DROPPING = """
+
+def apply_mode(batch, mode):
+    if mode != 'drop':
+        return batch, {}
+    return batch[batch.batch['short']], {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "more", "known"),
+    [
+        ("mode = self.config.get('mode', 'use')", "", True),
+        ("mode = self.config.get('mode', 'use')", "+mode=drop", False),
+        ("mode = self.config.trainer.get('mode', 'use')", "+trainer.mode=drop", False),
+        ("mode = made()", "", False),
+    ],
+)
+def test_a_function_with_a_known_beginning_may_take_a_part(tmp_path: Path, line: str, more: str, known: bool) -> None:
+    """`apply_...` adds columns in verl; one of a fork's own is read."""
+    changes = f"                {line}\n                batch, metrics = apply_mode(batch, mode)"
+    source = trainer(COMPARED_THEN_COUNTED, before_update=changes) + DROPPING
+    if known:
+        assert rollouts(planned(tmp_path, source, f"{LAUNCH} {more}")) == 20
+        return
+    with pytest.raises(LaunchError, match=r"batch = apply_mode\(batch, mode\)` may train a part"):
+        planned(tmp_path, source, f"{LAUNCH} {more}")
+
+
 def configured(folder: Path, launch: str, configuration: str = CONFIGURATION, *, before_update: str = "") -> Plan:
     config = folder / "verl/trainer/config"
     config.mkdir(parents=True)
@@ -820,6 +849,17 @@ def test_what_the_launch_leaves_out_is_as_the_checkouts_own_configuration_has_it
     made = (plan.schedule.rollouts, plan.schedule.samples_per_prompt, plan.schedule.updates_per_rollout)
     assert made == (30, 4, 2)
     assert not [setting for setting in plan.unused if "ppo_trainer.yaml" in setting.place.source]
+
+
+def test_what_the_configuration_refuses_is_said_before_its_trainer_is_asked_about(tmp_path: Path) -> None:
+    """With such a setting no trainer is ever made, whatever it does."""
+    launch = "python3 -m verl.trainer.main_ppo actor_rollout_ref.actor.own=1"
+    with pytest.raises(LaunchError, match=r"Could not override 'actor_rollout_ref\.actor\.own'") as refused:
+        configured(tmp_path / "refused", launch, before_update=" " * 16 + "batch = batch[keep]")
+    assert "--version" not in str(refused.value)
+    launch = "python3 -m verl.trainer.main_ppo data.own=1"
+    with pytest.raises(LaunchError, match="none that is known"):
+        configured(tmp_path / "asked", launch, before_update=" " * 16 + "batch = batch[keep]")
 
 
 def test_the_checkouts_own_configuration_says_which_settings_are_refused(tmp_path: Path) -> None:

@@ -80,6 +80,25 @@ def _names(fit: Function) -> dict[str, str]:
     }
 
 
+def _asked(fit: Function) -> dict[str, set[str]]:
+    """The settings that local names are looked up from: `mode = self.config.get("rows.mode", "all")`."""
+    assigned = (node for node in ast.walk(fit) if isinstance(node, ast.Assign) and len(node.targets) == 1)
+    return {
+        node.targets[0].id: {_looked_up(inner) for inner in ast.walk(node.value)} - {""}
+        for node in assigned
+        if isinstance(node.targets[0], ast.Name)
+    }
+
+
+def _looked_up(node: ast.AST) -> str:
+    """The setting that an expression looks up with its default; empty for any other."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=holder, attr="get"), args=[ast.Constant(value=str() as name), *_]):
+            section = "" if ast.unparse(holder) == "self.config" else dotted(holder)
+            return f"{section}.{name}" if section else name
+    return ""
+
+
 class _Compared(msgspec.Struct, frozen=True):
     """A comparison of a counter with the total of steps."""
 
@@ -103,6 +122,7 @@ class _Reader:
         self._source = source
         self._values = values
         self._names = _names(fit)
+        self._asked = _asked(fit)
         self._given = given_once(fit, values)
         self._known = known
         self._methods = methods
@@ -359,13 +379,23 @@ class _Reader:
         for name, value, line in self._assigned:
             if ast.unparse(value) in (*self._known, _ALL_SAMPLED) or self._methods.gives_back(value):
                 continue
-            if (name in names and not keeps_whole(value)) or (name in added and not self._is_made_whole(value, names)):
+            part = not keeps_whole(value) or (self._methods.takes_part(value) and self._is_chosen(value))
+            if (name in names and part) or (name in added and not self._is_made_whole(value, names)):
                 self.loop.unknown.append(
                     Line(f"`{name} = {shown(value)}` may train a part of it", self._source.at(line))
                 )
         for name, node in self._changed:
             if name in names | added:
                 self._ask(node, f"`{shown(node)}` may leave a part of it")
+
+    def _is_chosen(self, value: ast.expr) -> bool:
+        """Whether the launch chooses what a function does to a batch, or no setting can.
+
+        What it does where its settings are not given, its name says.
+        """
+        given = value.args if isinstance(value, ast.Call) else []
+        settings = {each for name in given if isinstance(name, ast.Name) for each in self._asked.get(name.id, ())}
+        return not settings or any(name in self._values for name in settings)
 
     def _is_made_whole(self, value: ast.expr, names: Collection[str]) -> bool:
         """Whether what is added to a batch has all its rows.

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _LOADS = re.compile(r"resum|load|checkpoint|restor")
 """Parts of the names of methods by which a run goes on from a checkpoint."""
 
+_TAKE_PART = ("select_idxs", "slice", "sample_level_repeat")
+"""Methods of verl's DataProto that give some of its rows, or each another number of times (0.7 verl/protocol.py)."""
+
 
 def reached(method: Function, source: Source, values: Mapping[str, object]) -> list[ast.stmt]:
     """The statements of a method as far as the first at which the settings end it.
@@ -103,6 +106,29 @@ class Methods:
         parameters = [*_parameters(call, method), *(each.arg for each in method.args.kwonlyargs)]
         statements = reached(method, source, self._values)
         return all(_keeps(node, parameter, ends=True) for node in statements for parameter in parameters)
+
+    def takes_part(self, value: ast.expr) -> bool:
+        """Whether an expression is a call of a function that may give some rows of a batch back: `return batch[keep], metrics`.
+
+        Args:
+            value: The right side of an assignment.
+        """
+        called = self._called(value)
+        if called is None:
+            return False
+        call, method, source = called
+        parameters = _parameters(call, method)
+        returned = (
+            inner.value
+            for node in reached(method, source, self._values)
+            for inner in ast.walk(node)
+            if isinstance(inner, ast.Return) and inner.value is not None
+        )
+        return any(
+            _is_part(each, parameters)
+            for back in returned
+            for each in (back.elts if isinstance(back, ast.Tuple) else [back])
+        )
 
     def holds_only_where_a_run_goes_on(self, test: ast.expr) -> bool:
         """Whether a condition is a call of a method that gives False back at once, but where a checkpoint was loaded before.
@@ -187,6 +213,16 @@ def _given_to(function: Function, attribute: str) -> Iterator[ast.expr | None]:
                 yield made[0] if made else None
             case ast.Call(func=ast.Name(id="setattr")):
                 yield None
+
+
+def _is_part(value: ast.expr, parameters: Sequence[str]) -> bool:
+    """Whether an expression is some rows of what a function was given."""
+    match value:
+        case ast.Subscript(value=ast.Name(id=name), slice=rows):
+            return name in parameters and not (isinstance(rows, ast.Constant) and isinstance(rows.value, str))
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)):
+            return name in parameters and method in _TAKE_PART
+    return False
 
 
 def _parameters(call: ast.Call, method: Function) -> list[str]:
