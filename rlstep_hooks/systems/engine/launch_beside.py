@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.launch.settings import Setting
     from rlstep_hooks.systems.engine.declaration import Beside, System
     from rlstep_hooks.systems.engine.launch import Launch
-    from rlstep_hooks.systems.engine.release import Release
+    from rlstep_hooks.systems.engine.planned_release import Release
 
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 """A value that is that of another setting: `ppo_mini_batch_size: ${data.train_batch_size}`."""

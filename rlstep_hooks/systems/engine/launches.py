@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.systems.engine.declaration import Beside, Keys, System
     from rlstep_hooks.systems.engine.launch import Launch
-    from rlstep_hooks.systems.engine.release import Pinned, Release
+    from rlstep_hooks.systems.engine.planned_release import Pinned, Release
 
 _HYDRA = ("config_name", "config_path", "config_dir", "cn", "cp")
 """Flags of Hydra that say where the configuration is."""

@@ -16,7 +16,8 @@ from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine.checked import checked_settings, of_own_program
 from rlstep_hooks.systems.engine.keys import key_list
-from rlstep_hooks.systems.engine.release import Pinned, planned_releases
+from rlstep_hooks.systems.engine.planned_release import Pinned
+from rlstep_hooks.systems.engine.release import planned_releases
 from rlstep_hooks.systems.engine.request import release_of
 
 if TYPE_CHECKING:

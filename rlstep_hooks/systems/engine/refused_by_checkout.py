@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.launch.command import Command
     from rlstep_hooks.launch.settings import Setting
     from rlstep_hooks.planning.finding import Finding
-    from rlstep_hooks.systems.engine.release import Release
+    from rlstep_hooks.systems.engine.planned_release import Release
 
 _REMEDY = "take it out, or add it with + where the code reads it"
 

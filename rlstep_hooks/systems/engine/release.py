@@ -19,7 +19,6 @@ from rlstep_hooks.launch.command import Command
 from rlstep_hooks.launch.settings import Setting
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.launch.wildcards import matches
-from rlstep_hooks.planning.finding import Finding
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.planning.refusal import PlanError
 from rlstep_hooks.systems.engine.abbreviations import is_flag, meant_by
@@ -29,33 +28,15 @@ from rlstep_hooks.systems.engine.entry import named
 from rlstep_hooks.systems.engine.installed import planned_here
 from rlstep_hooks.systems.engine.keys import KeyList, key_list, parents_of, runs_of
 from rlstep_hooks.systems.engine.parts import Said
-from rlstep_hooks.systems.engine.removed_settings import RemovedSettings
+from rlstep_hooks.systems.engine.planned_release import Pinned, Release
+from rlstep_hooks.systems.engine.removed_settings import release_without_list
 from rlstep_hooks.systems.engine.removed_values import RemovedValues
 from rlstep_hooks.systems.engine.request import release_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-
-class Pinned(msgspec.Struct, frozen=True):
-    """The release that a checkout installs."""
-
-    version: str
-    note: Note
-    """The note that says where the checkout names the release."""
-
-
-class Release(msgspec.Struct, frozen=True, kw_only=True):
-    """The release that a launch is planned for."""
-
-    version: str
-    notes: tuple[Note, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    """The names of settings that the framework refuses, and those that only a fork can have."""
-    refused: tuple[str, ...] = ()
-    """Settings that the findings say are refused."""
-    foreign: tuple[str, ...] = ()
-    """Settings that no release has and that are no misspelling: the launch is one of a fork."""
+    from rlstep_hooks.planning.finding import Finding
 
 
 def release_for(
@@ -78,27 +59,13 @@ def release_for(
         keywords: Names ("Callee.keyword") that the framework's own classes are given in a Python file.
     """
     if system.keys is None:
-        return _without_list(system, given, asked, pinned)
+        return release_without_list(system, given, asked, pinned, _newest(system))
     known = key_list(system.keys.file)
     if system.keys.forked and not any(command.program.matches(pattern) for pattern in system.keys.strict):
         checked = of_own_program(system.keys, known, given)
         return _Names(system, system.keys, known, command, given, checked, pinned).release_of_own_program(asked)
     checked = checked_settings(system.keys, known, command, given, keywords)
     return _Names(system, system.keys, known, command, given, checked, pinned).release(asked)
-
-
-def _without_list(system: System, given: Mapping[str, Setting], asked: str | None, pinned: Pinned | None) -> Release:
-    removed = RemovedSettings(system, given)
-    notes: tuple[Note, ...] = ()
-    if asked is not None:
-        version = asked
-    elif pinned is not None:
-        version, notes = pinned.version, (pinned.note,)
-    else:
-        version, notes = removed.newest or (system.version, _newest(system))
-    return Release(
-        version=version, notes=notes, findings=removed.findings(version), refused=removed.refused_by(version)
-    )
 
 
 class _Names(msgspec.Struct, frozen=True, dict=True):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rlstep_hooks.judge.rules.plan.configuration import Refused
 from rlstep_hooks.planning.reading import Note
+from rlstep_hooks.systems.engine.planned_release import Release
 from rlstep_hooks.systems.engine.request import release_of
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.finding import Finding
     from rlstep_hooks.systems.engine.declaration import System
     from rlstep_hooks.systems.engine.parts import Removed
+    from rlstep_hooks.systems.engine.planned_release import Pinned
 
 
 class RemovedSettings:
@@ -66,3 +68,32 @@ class RemovedSettings:
             )
             for name in self.refused_by(version)
         )
+
+
+def release_without_list(
+    system: System,
+    given: Mapping[str, Setting],
+    asked: str | None,
+    pinned: Pinned | None,
+    newest: tuple[Note, ...],
+) -> Release:
+    """The release for a launch of a framework without a list of its settings.
+
+    Args:
+        system: The framework.
+        given: What the launch sets.
+        asked: The release that the user names.
+        pinned: The release that the checkout installs.
+        newest: What is said of the newest release.
+    """
+    removed = RemovedSettings(system, given)
+    notes: tuple[Note, ...] = ()
+    if asked is not None:
+        version = asked
+    elif pinned is not None:
+        version, notes = pinned.version, (pinned.note,)
+    else:
+        version, notes = removed.newest or (system.version, newest)
+    return Release(
+        version=version, notes=notes, findings=removed.findings(version), refused=removed.refused_by(version)
+    )
