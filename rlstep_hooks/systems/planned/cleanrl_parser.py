@@ -24,6 +24,16 @@ _MORE = ("target_kl", "anneal_lr", "norm_adv")
 _NUMBERS = ("int", "float")
 _CHANGES = ("set_defaults", "setattr")
 """Calls that change what the parser gives."""
+_CHANGED = "changed behind the parser"
+_ROLLOUTS = "args.total_timesteps // args.batch_size"
+_COMPUTED = {
+    "args.batch_size": "args.num_envs * args.num_steps",
+    "args.minibatch_size": "args.batch_size // args.num_minibatches",
+    "args.num_iterations": _ROLLOUTS,
+    "num_iterations": _ROLLOUTS,
+    "num_updates": _ROLLOUTS,
+}
+"""What all of CleanRL's files compute, and how (fe8d8a0: cleanrl/ppo*.py and rpo_continuous_action.py)."""
 _PARSED = "args"
 """What its files call the settings that were parsed; its loops read them so."""
 _OF_ITS_OWN = frozenset(("args.num_envs = args.local_num_envs * args.world_size",))
@@ -45,8 +55,8 @@ def own_defaults(source: Source, given: Mapping[str, Setting]) -> dict[str, Any]
     except SyntaxError:
         return None
     options = options_of(tree, source.shown, ())
-    for name, line in _changed(tree, options, given):
-        raise LaunchError(f"{source.shown}:{line}: {name} is changed behind the parser, which is not followed")
+    for says, line in _changed(tree, options, given):
+        raise LaunchError(f"{source.shown}:{line}: {says}, which is not followed")
     if not any(option is not None and option.keywords for name, option in options.items() if name in _NEEDED):
         return None
     if not any(isinstance(node, ast.Call) and name_of(node.func) == "ArgumentParser" for node in ast.walk(tree)):
@@ -76,7 +86,7 @@ def _default(option: Option | None) -> Any:
 def _changed(
     tree: ast.Module, options: Mapping[str, Option | None], given: Mapping[str, Setting]
 ) -> Iterator[tuple[str, int]]:
-    """The sizes that the file sets itself, with the line."""
+    """What the file does to its sizes itself, with the line."""
     own: set[int] = set()
     silent = {name for name, option in options.items() if _default(option) is False}
     silent |= {
@@ -89,11 +99,21 @@ def _changed(
             continue
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and node.attr in _NEEDED:
             if ast.unparse(node.value) == _PARSED:  # `envs.num_envs = args.num_envs` changes none
-                yield node.attr, node.lineno
+                yield f"{node.attr} is {_CHANGED}", node.lineno
+        elif isinstance(node, ast.Assign) and (named := ast.unparse(node.targets[0])) in _COMPUTED:
+            if _without_int(node.value) != _COMPUTED[named]:
+                yield f"{named} is computed otherwise than in CleanRL's files", node.lineno
         elif isinstance(node, ast.Call) and name_of(node.func) in _CHANGES:
             words = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant)}
             words |= {word.arg for word in node.keywords}
-            yield from ((name, node.lineno) for name in _NEEDED if name in words)
+            yield from ((f"{name} is {_CHANGED}", node.lineno) for name in _NEEDED if name in words)
+
+
+def _without_int(value: ast.expr) -> str:
+    match value:
+        case ast.Call(func=ast.Name(id="int"), args=[inner], keywords=[]):
+            return ast.unparse(inner)
+    return ast.unparse(value)
 
 
 def _fields(tree: ast.Module) -> Iterator[ast.AnnAssign]:

@@ -267,3 +267,7 @@ def test_a_field_that_a_file_changes_behind_tyro(tmp_path: Path) -> None:
     file.write_text(text.format(after="args.num_steps = 7"))
     with pytest.raises(LaunchError, match="num_steps is changed"):
         read(file)
+    for computed in ("args.minibatch_size = 64", "args.num_iterations = args.total_timesteps // args.batch_size + 1"):
+        file.write_text(text.format(after=computed))
+        with pytest.raises(LaunchError, match="is computed otherwise"):
+            read(file)
