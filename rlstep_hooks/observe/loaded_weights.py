@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
     from rlstep_hooks.observe.saved_files import Found
 
+_PEFT = "base_model.model."
+"""What PEFT's wrapper of a model adds to names."""
+_PLAIN = torch.float64, torch.float32, torch.bfloat16, torch.float16
+"""Dtypes of weights that are not quantised."""
 _LOWER = torch.bfloat16, torch.float16
 """What weights may have been rounded to on the way: they are loaded in a dtype that is asked for, and kept in another."""
 
@@ -49,13 +53,13 @@ def weights_loaded(model: Any, folder: Path) -> Found:
     """
     if _converted(model):
         return "unknown"
-    named = [(_name(name), of) for name, of in model.named_parameters() if not of.is_meta and of.is_floating_point()]
+    named = [
+        (plain_name(name).removeprefix(_PEFT), of)
+        for name, of in model.named_parameters()
+        # Some of PEFT's adapters begin with a part of the weights that they stand beside, which is taken out of these (PiSSA, OLoRA).
+        if not of.is_meta and of.dtype in _PLAIN and ".base_layer." not in name
+    ]
     return found(_is_of(held, saved) for held, saved in saved_heads(named, folder))
-
-
-def _name(name: str) -> str:
-    """The name in the files of the base model, of a parameter that PEFT may have wrapped."""
-    return plain_name(name).removeprefix("base_model.model.").replace(".base_layer.", ".")
 
 
 def _converted(model: Any) -> bool:

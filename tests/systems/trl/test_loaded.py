@@ -81,10 +81,13 @@ def test_weights_that_are_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert found.severity == "error"
 
 
-def test_adapters_on_a_model_that_is_loaded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("begins", [True, "pissa", "olora"])
+def test_adapters_on_a_model_that_is_loaded(begins: bool | str, tmp_path: Path) -> None:
+    """Some take a part of the weights that they stand beside out of these."""
     peft = pytest.importorskip("peft")
     trl = pytest.importorskip("trl")
-    config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    targets = ["q_proj", "v_proj"]
+    config = peft.LoraConfig(r=4, target_modules=targets, task_type="CAUSAL_LM", init_lora_weights=begins)
 
     class WithAdapters(trl.GRPOTrainer):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from rlstep_hooks.observe.saved_files import Found
     from rlstep_hooks.systems.trl.releases import TrlRelease
 
+_ELSEWHERE = {"subfolder", "gguf_file", "state_dict", "use_safetensors"}
+"""Arguments of `from_pretrained` by which weights may come from other files."""
+
 
 def policy_loaded(trainer: Any, release: TrlRelease) -> Found:
     """Whether a trainer whose constructor runs has loaded its model as its files have it; "unknown" where it has not loaded it."""
@@ -41,7 +44,9 @@ def _files_of_model(trainer: Any, release: TrlRelease) -> Path | None:
         known = frame.f_locals
         if known.get("self") is trainer and str(frame.f_globals.get("__name__", "")).startswith("trl.trainer."):
             given = known.get("model_init_kwargs")
+            if given is not None and _ELSEWHERE & given.keys():
+                return None
             if given or (given is not None and release.since("1.0")):
-                return files_of(str(base.config._name_or_path), (given or {}).get("revision"))
+                return files_of(str(base.config._name_or_path), given.get("revision"))
         frame = frame.f_back
     return None
