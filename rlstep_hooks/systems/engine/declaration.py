@@ -137,7 +137,7 @@ from rlstep_hooks.systems.engine.parts import (
     Demand,
     Depends,
     Keys,
-    Removed,
+    Limited,
     Typed,
     count,
     flag,
@@ -192,8 +192,8 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     """A remark on other releases, for the error message."""
     keys: Keys | None = None
     """All settings of each release, where there is a list."""
-    removed: Mapping[str, Removed] = {}
-    """Settings that newer releases do not have any more, where there is no list of all of them."""
+    limited: Mapping[str, Limited] = {}
+    """Settings that some releases do not have, where there is no list of all of them."""
     recognised: tuple[Entry, ...] = ()
     trains: tuple[str, ...] = ()
     """Patterns of names: a Python file that trains with this system uses at least one of them. A file with settings of this system

@@ -150,17 +150,19 @@ class Until(msgspec.Struct, frozen=True):
     """The words in which it does."""
 
 
-class Removed(msgspec.Struct, frozen=True):
-    """A setting that releases do not have any more from one on."""
+class Limited(msgspec.Struct, frozen=True, kw_only=True):
+    """A setting that some releases have, and others refuse."""
 
-    release: str
-    """The first release that refuses it."""
-    newest: str
-    """The newest release that takes it."""
     words: str
     """The words in which it is refused."""
     remedy: str
     """What to write in its place."""
+    since: str = ""
+    """The first release that takes it; empty where that is the first that is known."""
+    until: str = ""
+    """The first release that refuses it again; empty where the newest takes it."""
+    newest: str = ""
+    """The newest release that takes it, where a later one does not."""
     unless: str = ""
     """A setting with which the framework passes over settings that it does not have."""
 

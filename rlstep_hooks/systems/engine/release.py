@@ -27,9 +27,9 @@ from rlstep_hooks.systems.engine.declaration import Keys, System
 from rlstep_hooks.systems.engine.entry import named
 from rlstep_hooks.systems.engine.installed import planned_here
 from rlstep_hooks.systems.engine.keys import KeyList, key_list, parents_of, runs_of
+from rlstep_hooks.systems.engine.limited_settings import release_without_list
 from rlstep_hooks.systems.engine.parts import Said
 from rlstep_hooks.systems.engine.planned_release import Pinned, Release
-from rlstep_hooks.systems.engine.removed_settings import release_without_list
 from rlstep_hooks.systems.engine.removed_values import RemovedValues
 from rlstep_hooks.systems.engine.request import release_of
 

@@ -13,7 +13,7 @@ from rlstep_hooks.systems.engine.declaration import (
     number,
     text,
 )
-from rlstep_hooks.systems.engine.parts import Removed
+from rlstep_hooks.systems.engine.parts import Limited
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,11 +39,20 @@ SETTINGS = {
     "interleave_prob": text(),
     "train.gpus": text(),
 }
-# 4.0.4 has it for scripts of ms-swift 3 (swift/arguments/base_args/base_args.py, swift/megatron/arguments), 4.1.0 does not; what no
-# argument takes ends the run (swift/pipelines/base.py `_parse_args`).
-REMOVED = {
-    "train_type": Removed(
-        "4.1.0", "4.0.4", "ValueError: remaining_argv: ['--train_type', ...]", "write --tuner_type", "ignore_args_error"
+# 4.0.4 has train_type for scripts of ms-swift 3 (swift/arguments/base_args/base_args.py, swift/megatron/arguments), 4.1.0 does not, and
+# 3.12.6 does not have tuner_type; what no argument takes ends the run (swift/pipelines/base.py `_parse_args`).
+LIMITED = {
+    name: Limited(
+        words=f"ValueError: remaining_argv: ['--{name}', ...]",
+        remedy=f"write --{instead}",
+        since=since,
+        until=until,
+        newest=newest,
+        unless="ignore_args_error",
+    )
+    for name, instead, since, until, newest in (
+        ("train_type", "tuner_type", "", "4.1.0", "4.0.4"),
+        ("tuner_type", "train_type", "4.0", "", ""),
     )
 }
 # swift/arguments/base_args/data_args.py 4.6.0: the default was 0.01 before 3.6, and a validation set of its own makes it 0.

@@ -31,7 +31,7 @@ from rlstep_hooks.systems.swift.shared import (
     BUILT,
     IS_READ,
     LEFT_FOR_VALIDATION,
-    REMOVED,
+    LIMITED,
     ROWS,
     SAMPLING_NOTES,
     SETTINGS,
@@ -107,7 +107,7 @@ SYSTEM = System(
         Entry("swift", calls=("RLHFArguments",), packages=("swift",), before="trl"),
     ),
     instead=on_megatron,
-    removed=REMOVED,
+    limited=LIMITED,
     settings={
         **SETTINGS,
         "per_device_train_batch_size": count(1),

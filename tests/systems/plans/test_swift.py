@@ -237,6 +237,17 @@ def test_rows_that_are_kept_for_validation_are_not_trained_on(release: str, sett
     assert [share in text for text in said] == ([True] if share else [])
 
 
+def test_a_setting_that_only_newer_releases_have() -> None:
+    """What ms-swift 3 calls `train_type` is `tuner_type` since 4.0."""
+    launch = HF + "--per_device_train_batch_size 8 --tuner_type lora"
+    for version, refuses in (("3.12.6", True), ("4.0.4", False), ("4.6.0", False)):
+        findings = planned(launch, rows=800, version=version).findings
+        assert [each.fix.partition(";")[0] for each in findings if each.severity == "error"] == [
+            "write --train_type"
+        ] * refuses
+    assert planned(launch, rows=800).version == "4.6.0"
+
+
 def test_a_setting_that_newer_releases_took_away() -> None:
     """ms-swift 4.0 has `train_type` for scripts of 3; 4.1 does not have it, and ends the run."""
     launch = HF + "--per_device_train_batch_size 8 --train_type lora"
