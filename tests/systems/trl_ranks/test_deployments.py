@@ -34,6 +34,7 @@ TRAINED: dict[str, Draw] = {
     "checkpoints": Draw("GRPO", _GRPO | CHECKPOINTS),
     "checkpoints-bf16": Draw("GRPO", _GRPO | CHECKPOINTS | {"bf16": True}),
     "rloo": Draw("RLOO", USUAL | {"beta": 0.05}),
+    "rloo-cut-off-masked": Draw("RLOO", USUAL | {"beta": 0.05, "mask_truncated_completions": True}),
     "rloo-bf16": Draw("RLOO", USUAL | {"bf16": True}),
     "reference": Draw("GRPO", _GRPO | {"beta": 0.04}),
 }

@@ -143,7 +143,13 @@ def _chosen(prompts: Sequence[Any], completions: Sequence[Any], rollout: int, pa
 
 
 def _is_in(part: dict[str, Any], place: int, row: Row) -> bool:
-    """Whether the rollout has this row at its place: tokens that were altered since are another rule's (RLS306)."""
+    """Whether the rollout has this row at its place, and its forward gets the completion. Tokens that were altered since are another
+    rule's (RLS306).
+
+    With `mask_truncated_completions` TRL hides a completion that was cut off from the forward too (rloo_trainer.py 1.16.0:1522).
+    """
     completion = part["completion_ids"][place, : row.length]
+    if not bool(part["completion_mask"][place, : row.length].all()):
+        return False
     prompt = part["prompt_ids"][place][part["prompt_mask"][place].bool()]
     return bool(torch.equal(torch.cat([prompt, completion]), row.tokens))
