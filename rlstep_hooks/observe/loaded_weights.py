@@ -9,6 +9,8 @@ import torch
 
 from rlstep_hooks.observe.saved_files import found, saved_heads
 from rlstep_hooks.observe.shards import plain_name
+from rlstep_hooks.record.describe import describe
+from rlstep_hooks.record.logger import logger
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,10 +51,17 @@ def weights_loaded(model: Any, folder: Path) -> Found:
         folder: Where its files are.
 
     Returns:
-        "unknown" where no tensor of a file is one of the model's as it is: in other formats, quantised, or put together from several.
+        "unknown" where no tensor of a file is one of the model's as it is: in other formats, quantised, or put together from several;
+        and where the files cannot be read.
     """
-    if _converted(model):
+    try:
+        return "unknown" if _made_of_others(model) else _compared(model, folder)
+    except Exception as error:  # noqa: BLE001 - files that cannot be read keep nothing from being trained
+        logger.debug("the model could not be compared with its files: %s", describe(error))
         return "unknown"
+
+
+def _compared(model: Any, folder: Path) -> Found:
     named = [
         (plain_name(name).removeprefix(_PEFT), of)
         for name, of in model.named_parameters()
@@ -62,14 +71,17 @@ def weights_loaded(model: Any, folder: Path) -> Found:
     return found(_is_of(held, saved) for held, saved in saved_heads(named, folder))
 
 
-def _converted(model: Any) -> bool:
-    """Whether transformers makes tensors of the model of others in the files (`WeightConverter`, since 5.0.0)."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+def _made_of_others(model: Any) -> bool:
+    """Whether transformers makes tensors of the model of others in the files: quantised ones, whose dtype need not show it, and those
+    of a `WeightConverter` (since 5.0.0)."""
+    config = (model.get_base_model() if hasattr(model, "get_base_model") else model).config
+    if getattr(config, "quantization_config", None) is not None:
+        return True
     try:
         from transformers.conversion_mapping import get_checkpoint_conversion_mapping
     except ImportError:
         return False
-    return bool(get_checkpoint_conversion_mapping(getattr(base.config, "model_type", "")))
+    return bool(get_checkpoint_conversion_mapping(getattr(config, "model_type", "")))
 
 
 def _is_of(held: Tensor, saved: Tensor) -> bool:

@@ -95,3 +95,14 @@ def test_adapters_on_a_model_that_is_loaded(begins: bool | str, tmp_path: Path) 
 
     report = report_of(tmp_path, saved(tmp_path), trainer_class=WithAdapters)
     assert outcome(report) == ("PASS", 1)
+
+
+def test_files_that_cannot_be_read_stop_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlstep_hooks.observe import loaded_weights
+
+    def unreadable(*given: Any) -> Any:
+        raise OSError("no such file")
+
+    monkeypatch.setattr(loaded_weights, "saved_heads", unreadable)
+    report = report_of(tmp_path, saved(tmp_path))
+    assert (problems(report), outcome(report)[0]) == ([], "NOT_EVALUATED")

@@ -28,10 +28,10 @@ def policy_loaded(trainer: Any, release: TrlRelease) -> Found:
     """Whether a trainer whose constructor runs has loaded its model as its files have it; "unknown" where it has not loaded it."""
     try:
         folder = _files_of_model(trainer, release)
-        return "unknown" if folder is None else weights_loaded(trainer.model, folder)
-    except Exception as error:  # noqa: BLE001 - files that cannot be read keep nothing from being trained
-        logger.debug("the model could not be compared with its files: %s", describe(error))
+    except Exception as error:  # noqa: BLE001 - the constructor of a trainer goes on, whatever its model is
+        logger.debug("the files of the model were not found: %s", describe(error))
         return "unknown"
+    return "unknown" if folder is None else weights_loaded(trainer.model, folder)
 
 
 def _files_of_model(trainer: Any, release: TrlRelease) -> Path | None:
@@ -47,6 +47,6 @@ def _files_of_model(trainer: Any, release: TrlRelease) -> Path | None:
             if given is not None and _ELSEWHERE & given.keys():
                 return None
             if given or (given is not None and release.since("1.0")):
-                return files_of(str(base.config._name_or_path), given.get("revision"))
+                return files_of(str(getattr(base.config, "_name_or_path", "")), given.get("revision"))
         frame = frame.f_back
     return None
