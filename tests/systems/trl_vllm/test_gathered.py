@@ -1,9 +1,10 @@
-"""What two ranks gather of their parts for a real vLLM server is what they hold: FSDP2 and ZeRO-3; healthy runs and faults."""
+"""What two ranks gather of their parts for the real vLLM, in a server or in each of them, is what they hold: FSDP2 and ZeRO-3; healthy
+runs and faults."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from rlstep_hooks.systems.vllm_engine.environment import ENGINES
 from tests.systems.ports import free_port
 from tests.systems.trl_ranks.cases import Case
 from tests.systems.trl_ranks.launching import outcomes
+from tests.systems.trl_vllm.run import save_model
 
 if TYPE_CHECKING:
     from tests.systems.trl_ranks.cases import Deployment
@@ -20,23 +22,37 @@ SCRIPT = Path(__file__).with_name("train_ranks.py")
 FAULTS = ("parts_exchanged", "part_of_the_first_rank_alone", "parts_of_the_first_sync")
 
 
-@pytest.mark.parametrize("deployment", ["ddp", "fsdp2", "zero3"])
-def test_what_ranks_gather_is_compared_with_their_parts(
+DEPLOYMENTS = ("ddp", "fsdp2", "zero3")
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS)
+def test_what_ranks_gather_for_a_server_is_compared_with_their_parts(
     deployment: Deployment, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {ENGINES: str(server.engines), "SERVER": server.url, "MODEL": str(server.model)}.items():
         monkeypatch.setenv(name, value)
-    usual = {"max_steps": 4, "bf16": False}
+    check(deployment, tmp_path, {"vllm_group_port": free_port()})
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS)
+def test_what_ranks_gather_for_an_engine_of_their_own_is_compared_with_their_parts(
+    deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODEL", str(save_model(tmp_path)))
+    check(deployment, tmp_path / "runs", {"vllm_mode": "colocate"})
+
+
+def check(deployment: Deployment, folder: Path, settings: dict[str, Any]) -> None:
+    """Train healthy and with each fault."""
+    usual = {"max_steps": 4, "bf16": False} | settings
     sharding = {"zero": {"stage3_param_persistence_threshold": 0}} if deployment == "zero3" else {}
-    cases = [
-        Case(name=name or "healthy", fault=name, settings=usual | {"vllm_group_port": free_port()}, sharding=sharding)
-        for name in ("", *(FAULTS if deployment != "ddp" else ()))
-    ]
-    trained = outcomes(tmp_path, deployment, cases, script=SCRIPT)
+    faults = FAULTS if deployment != "ddp" else ()
+    cases = [Case(name=name or "healthy", fault=name, settings=usual, sharding=sharding) for name in ("", *faults)]
+    trained = outcomes(folder, deployment, cases, script=SCRIPT)
     for of in trained["healthy"]:
         assert (of.error, of.found, of.verdict) == ("", [], "PASS")
         assert of.rules["RLS415"][0] == "PASS"
-    for name in FAULTS if deployment != "ddp" else ():
+    for name in faults:
         first, second = trained[name]
         assert (first.error, second.error) == ("", "")
         for of in (first, second):

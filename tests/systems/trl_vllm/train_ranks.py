@@ -1,4 +1,5 @@
-"""Run by torchrun: `train_ranks.py FOLDER DEPLOYMENT`. Trains cases with a vLLM server, as `train_many` does without one."""
+"""Run by torchrun: `train_ranks.py FOLDER DEPLOYMENT`. Trains cases with vLLM, as `train_many` does without it: with the server of the
+environment, or with an engine in each process where a case asks for that."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks import StepAuditCallback
 from tests.systems.trl_ranks.train_many import main, outcome_of, settings_of
-from tests.systems.trl_vllm.run import CPU, trainer_of
+from tests.systems.trl_vllm.run import CPU, prepare, trainer_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,14 +66,25 @@ def parts_of_the_first_sync(trainer: Any) -> None:
 MISTAKES = {of.__name__: of for of in (parts_exchanged, part_of_the_first_rank_alone, parts_of_the_first_sync)}
 
 
-def train(folder: Path, deployment: Deployment, case: Case, engines: list[Any]) -> Outcome:
-    """Train a case on this rank."""
+def _connected() -> dict[str, Any]:
+    """Settings with the server."""
     from vllm_server import gloo
 
     gloo.install()
+    return {"vllm_mode": "server", "vllm_server_base_url": os.environ["SERVER"]}
+
+
+def _beside() -> dict[str, Any]:
+    """Settings with an engine in this process."""
+    prepare()
+    return {"vllm_mode": "colocate"}
+
+
+def train(folder: Path, deployment: Deployment, case: Case, engines: list[Any]) -> Outcome:
+    """Train a case on this rank."""
+    connected = _beside() if case.settings.get("vllm_mode") == "colocate" else _connected()
     audit = StepAuditCallback(log_dir=folder / "log", listeners=())
-    connected = {"vllm_mode": "server", "vllm_server_base_url": os.environ["SERVER"], **case.settings}
-    settings = settings_of(deployment, case.sharding) | connected
+    settings = settings_of(deployment, case.sharding) | connected | case.settings
     trainer = trainer_of(Path(os.environ["MODEL"]), folder, callbacks=[audit], **settings)
     if case.fault:
         MISTAKES[case.fault](trainer)
