@@ -15,6 +15,8 @@ from tests.systems.trl_ranks.launching import outcomes
 from tests.systems.trl_vllm.run import save_model
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.systems.trl_ranks.cases import Deployment
     from tests.systems.trl_vllm.server import Server
 
@@ -31,7 +33,7 @@ def test_what_ranks_gather_for_a_server_is_compared_with_their_parts(
 ) -> None:
     for name, value in {ENGINES: str(server.engines), "SERVER": server.url, "MODEL": str(server.model)}.items():
         monkeypatch.setenv(name, value)
-    check(deployment, tmp_path, {"vllm_group_port": free_port()})
+    check(deployment, tmp_path, lambda: {"vllm_group_port": free_port()})
 
 
 @pytest.mark.parametrize("deployment", DEPLOYMENTS)
@@ -39,15 +41,18 @@ def test_what_ranks_gather_for_an_engine_of_their_own_is_compared_with_their_par
     deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MODEL", str(save_model(tmp_path)))
-    check(deployment, tmp_path / "runs", {"vllm_mode": "colocate"})
+    check(deployment, tmp_path / "runs", lambda: {"vllm_mode": "colocate"})
 
 
-def check(deployment: Deployment, folder: Path, settings: dict[str, Any]) -> None:
-    """Train healthy and with each fault."""
-    usual = {"max_steps": 4, "bf16": False} | settings
+def check(deployment: Deployment, folder: Path, settings: Callable[[], dict[str, Any]]) -> None:
+    """Train healthy and with each fault; each trainer has settings of its own."""
+    usual = {"max_steps": 4, "bf16": False}
     sharding = {"zero": {"stage3_param_persistence_threshold": 0}} if deployment == "zero3" else {}
     faults = FAULTS if deployment != "ddp" else ()
-    cases = [Case(name=name or "healthy", fault=name, settings=usual, sharding=sharding) for name in ("", *faults)]
+    cases = [
+        Case(name=name or "healthy", fault=name, settings=usual | settings(), sharding=sharding)
+        for name in ("", *faults)
+    ]
     trained = outcomes(folder, deployment, cases, script=SCRIPT)
     for of in trained["healthy"]:
         assert (of.error, of.found, of.verdict) == ("", [], "PASS")
