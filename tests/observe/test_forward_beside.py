@@ -18,6 +18,8 @@ from rlstep_hooks.testing.tiny_trl import tiny_architecture, tiny_model, tiny_to
 from tests.observe.smaller_gradients import Fewer  # noqa: E402
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rlstep_hooks.observe.layer_slope import Slope
 
 PROMPT, COMPLETION, ROW = 8, 9, 2
@@ -73,16 +75,9 @@ def row() -> Any:
     return row_of(*(of[ROW, part] for part in (slice(PROMPT), slice(PROMPT, None)) for of in (tokens, mask)))
 
 
-def test_rows_get_what_the_whole_model_gives_them() -> None:
-    plain, refusals = tiny_model(tiny_tokenizer(), layers=3), Refusals()
-    model = gathered_in_turn(tiny_model(tiny_tokenizer(), layers=3))
-    tokens, mask = batch()
-    assert why_not_beside(model) == ""
-    rows, found = RowsBeside(model, row().tokens.unsqueeze(0)), []
-    with Beside(model, [rows], Guard(refusals, ("",)), lambda weight, bias: found.append(rows.hidden @ weight.T)):
-        model(input_ids=tokens, attention_mask=mask, use_cache=False)
-    assert refusals.found == []
-    assert torch.equal(found[0], plain(input_ids=row().tokens.unsqueeze(0), use_cache=False).logits)
+def deep_model() -> Any:
+    """A model of several layers."""
+    return tiny_model(tiny_tokenizer(), layers=3)
 
 
 def tiny_mixture() -> Any:
@@ -96,9 +91,10 @@ def tiny_mixture() -> Any:
     ).eval()
 
 
-def test_rows_go_through_routers() -> None:
-    plain, refusals = tiny_mixture(), Refusals()
-    model = gathered_in_turn(tiny_mixture())
+@pytest.mark.parametrize("make", [deep_model, tiny_mixture])
+def test_rows_get_what_the_whole_model_gives_them(make: Callable[[], Any]) -> None:
+    plain, refusals = make(), Refusals()
+    model = gathered_in_turn(make())
     tokens, mask = batch()
     assert why_not_beside(model) == ""
     rows, found = RowsBeside(model, row().tokens.unsqueeze(0)), []

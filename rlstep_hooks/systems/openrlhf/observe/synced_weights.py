@@ -24,8 +24,9 @@ _DELIVERY = ("delivery",)
 class SyncedWeights(Protocol):
     """Follows the tensors of each sync out of one process."""
 
-    sends: bool
-    """Whether this process sends each tensor of a sync, so that the hooks see it."""
+    @property
+    def sends(self) -> bool:
+        """Whether this process sends each tensor of a sync, so that the hooks see it."""
 
     def attach(self, hooks: Hooks) -> None:
         """Place the hooks."""
@@ -55,6 +56,37 @@ def synced_weights(trainer: Any, engine: Any) -> SyncedWeights:
     return WholeWeights(trainer, engine) if whole else GatheredWeights(trainer, engine)
 
 
+class _Sends:
+    """Counts the tensors that this process sends in a sync.
+
+    Args:
+        look: Called with each of them.
+    """
+
+    def __init__(self, look: Callable[[Any], None] = lambda _: None) -> None:
+        self._look = look
+        self._count = 0
+        self.any = False
+        """Whether this process sends each tensor of a sync, so that the hooks see it."""
+
+    def follow(self, hooks: Hooks, trainer: Any) -> None:
+        """Place the hook, where there is something to look at."""
+        group = getattr(trainer, "_model_update_group", None)
+        if hasattr(group, "broadcast"):
+            self.any = True
+            # ppo_actor.py:434: each tensor of a sync, on rank 0; not called if the engines share the GPUs.
+            hooks.wrap(group, "broadcast", before=self._sends, topics=("sampler",))
+
+    def take(self) -> int:
+        """How many there were since the last call."""
+        count, self._count = self._count, 0
+        return count
+
+    def _sends(self, call: Call) -> None:
+        self._count += 1
+        self._look(call.argument("tensor", 0))
+
+
 class WholeWeights:
     """Weights that each rank has whole, and sends as they are.
 
@@ -67,19 +99,20 @@ class WholeWeights:
         self._trainer = trainer
         self._engine = engine
         self._watch = SentWatch()
-        self._sent = 0
-        """Tensors of the sync under way."""
-        self.sends = False
-        """Whether this process sends each tensor of a sync, so that the hooks see it."""
+        self._sends = _Sends()
 
     def attach(self, hooks: Hooks) -> None:
         """Place the hook."""
-        self.sends = _follow_sends(hooks, self._trainer, self._tensor)
+        self._sends.follow(hooks, self._trainer)
+
+    @property
+    def sends(self) -> bool:
+        """Whether this process sends each tensor of a sync, so that the hooks see it."""
+        return self._sends.any
 
     def take_sent(self) -> int:
         """How many tensors were sent since the last call."""
-        sent, self._sent = self._sent, 0
-        return sent
+        return self._sends.take()
 
     def label_held(self) -> int:
         """The label of the weights that are held now."""
@@ -102,9 +135,6 @@ class WholeWeights:
     def _synced(self) -> dict[str, Any]:
         return _parameters(self._trainer, self._engine)
 
-    def _tensor(self, call: Call) -> None:
-        self._sent += 1
-
 
 class GatheredWeights:
     """Weights that no rank has whole (ZeRO-3, tensor parallelism): they are gathered one by one, and rank 0 sends each.
@@ -125,15 +155,12 @@ class GatheredWeights:
         """Names of the parameters of the sync under way, by their identity; empty between syncs."""
         self._gathered: tuple[str, Any] | None = None
         """The parameter that is gathered now."""
-        self._sent = 0
-        """Tensors of the sync under way."""
-        self.sends = False
-        """Whether this process sends each tensor of a sync, so that the hooks see it."""
+        self._sends = _Sends(self._sent)
 
     def attach(self, hooks: Hooks) -> None:
         """Place the hooks."""
         trainer = self._trainer
-        self.sends = _follow_sends(hooks, trainer, self._tensor)
+        self._sends.follow(hooks, trainer)
         if self._watch is not None and hasattr(trainer, "broadcast_to_vllm"):
             from deepspeed.runtime.zero.partition_parameters import GatheredParameters
 
@@ -142,10 +169,14 @@ class GatheredWeights:
             hooks.wrap(GatheredParameters, "__enter__", after=self._gathers, topics=_DELIVERY)
             hooks.wrap(trainer, "broadcast_to_vllm", before=self._begin, topics=_DELIVERY)
 
+    @property
+    def sends(self) -> bool:
+        """Whether this process sends each tensor of a sync, so that the hooks see it."""
+        return self._sends.any
+
     def take_sent(self) -> int:
         """How many tensors were sent since the last call."""
-        sent, self._sent = self._sent, 0
-        return sent
+        return self._sends.take()
 
     def label_held(self) -> None:
         """No rank has the whole model."""
@@ -160,10 +191,10 @@ class GatheredWeights:
         if self._watch is None:
             return
         if self._names:
-            self._watch.end(record.version, len(self._names), sent if self.sends else None)
+            self._watch.end(record.version, len(self._names), sent if self._sends.any else None)
         self._names, self._gathered = {}, None
         events = self._watch.ready(record.writer.now())
-        record.writer.emit(*(msgspec.structs.replace(of, by_another=not self.sends) for of in events))
+        record.writer.emit(*(msgspec.structs.replace(of, by_another=not self._sends.any) for of in events))
 
     def _begin(self, call: Call) -> None:
         self._names = {id(of): name for name, of in _parameters(self._trainer, self._engine).items()}
@@ -178,7 +209,7 @@ class GatheredWeights:
             name = self._names.get(id(parameter))
             if name is not None:
                 self._gathered = name, parameter
-                if not self.sends:
+                if not self._sends.any:
                     self._see(parameter.data)
 
     def _part(self, name: str) -> OwnPart | None:
@@ -191,21 +222,9 @@ class GatheredWeights:
         if self._watch is not None and self._gathered is not None:
             self._watch.see(self._gathered[0], tensor)
 
-    def _tensor(self, call: Call) -> None:
-        self._sent += 1
-        tensor = call.argument("tensor", 0)
+    def _sent(self, tensor: Any) -> None:
         self._sums.add(tensor)
         self._see(tensor)
-
-
-def _follow_sends(hooks: Hooks, trainer: Any, look: Callable[[Call], None]) -> bool:
-    """Look at each tensor that this process sends; tells whether it sends any."""
-    group = getattr(trainer, "_model_update_group", None)
-    if not hasattr(group, "broadcast"):
-        return False
-    # ppo_actor.py:434: each tensor of a sync, on rank 0; not called if the engines share the GPUs.
-    hooks.wrap(group, "broadcast", before=look, topics=("sampler",))
-    return True
 
 
 def _parameters(trainer: Any, engine: Any) -> dict[str, Any]:
