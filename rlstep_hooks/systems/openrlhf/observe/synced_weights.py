@@ -21,18 +21,45 @@ HELD_BY_NONE = -1
 _DELIVERY = ("delivery",)
 
 
+class Sends:
+    """Counts the tensors that this process sends in a sync.
+
+    Args:
+        look: Called with each of them.
+    """
+
+    def __init__(self, look: Callable[[Any], None] = lambda _: None) -> None:
+        self._look = look
+        self._count = 0
+        self.any = False
+        """Whether this process sends each tensor of a sync, so that the hooks see it."""
+
+    def follow(self, hooks: Hooks, trainer: Any) -> None:
+        """Place the hook, where there is something to look at."""
+        group = getattr(trainer, "_model_update_group", None)
+        if hasattr(group, "broadcast"):
+            self.any = True
+            # ppo_actor.py:434: each tensor of a sync, on rank 0; not called if the engines share the GPUs.
+            hooks.wrap(group, "broadcast", before=self._see, topics=("sampler",))
+
+    def take(self) -> int:
+        """How many there were since the last call."""
+        count, self._count = self._count, 0
+        return count
+
+    def _see(self, call: Call) -> None:
+        self._count += 1
+        self._look(call.argument("tensor", 0))
+
+
 class SyncedWeights(Protocol):
     """Follows the tensors of each sync out of one process."""
 
-    @property
-    def sends(self) -> bool:
-        """Whether this process sends each tensor of a sync, so that the hooks see it."""
+    sends: Sends
+    """The tensors that this process sends."""
 
     def attach(self, hooks: Hooks) -> None:
         """Place the hooks."""
-
-    def take_sent(self) -> int:
-        """How many tensors were sent since the last call."""
 
     def label_held(self) -> int | None:
         """The label of the weights that are held now; None where no rank has the whole model."""
@@ -56,37 +83,6 @@ def synced_weights(trainer: Any, engine: Any) -> SyncedWeights:
     return WholeWeights(trainer, engine) if whole else GatheredWeights(trainer, engine)
 
 
-class _Sends:
-    """Counts the tensors that this process sends in a sync.
-
-    Args:
-        look: Called with each of them.
-    """
-
-    def __init__(self, look: Callable[[Any], None] = lambda _: None) -> None:
-        self._look = look
-        self._count = 0
-        self.any = False
-        """Whether this process sends each tensor of a sync, so that the hooks see it."""
-
-    def follow(self, hooks: Hooks, trainer: Any) -> None:
-        """Place the hook, where there is something to look at."""
-        group = getattr(trainer, "_model_update_group", None)
-        if hasattr(group, "broadcast"):
-            self.any = True
-            # ppo_actor.py:434: each tensor of a sync, on rank 0; not called if the engines share the GPUs.
-            hooks.wrap(group, "broadcast", before=self._sends, topics=("sampler",))
-
-    def take(self) -> int:
-        """How many there were since the last call."""
-        count, self._count = self._count, 0
-        return count
-
-    def _sends(self, call: Call) -> None:
-        self._count += 1
-        self._look(call.argument("tensor", 0))
-
-
 class WholeWeights:
     """Weights that each rank has whole, and sends as they are.
 
@@ -99,20 +95,12 @@ class WholeWeights:
         self._trainer = trainer
         self._engine = engine
         self._watch = SentWatch()
-        self._sends = _Sends()
+        self.sends = Sends()
+        """The tensors that this process sends."""
 
     def attach(self, hooks: Hooks) -> None:
         """Place the hook."""
-        self._sends.follow(hooks, self._trainer)
-
-    @property
-    def sends(self) -> bool:
-        """Whether this process sends each tensor of a sync, so that the hooks see it."""
-        return self._sends.any
-
-    def take_sent(self) -> int:
-        """How many tensors were sent since the last call."""
-        return self._sends.take()
+        self.sends.follow(hooks, self._trainer)
 
     def label_held(self) -> int:
         """The label of the weights that are held now."""
@@ -155,12 +143,13 @@ class GatheredWeights:
         """Names of the parameters of the sync under way, by their identity; empty between syncs."""
         self._gathered: tuple[str, Any] | None = None
         """The parameter that is gathered now."""
-        self._sends = _Sends(self._sent)
+        self.sends = Sends(self._sent)
+        """The tensors that this process sends."""
 
     def attach(self, hooks: Hooks) -> None:
         """Place the hooks."""
         trainer = self._trainer
-        self._sends.follow(hooks, trainer)
+        self.sends.follow(hooks, trainer)
         if self._watch is not None and hasattr(trainer, "broadcast_to_vllm"):
             from deepspeed.runtime.zero.partition_parameters import GatheredParameters
 
@@ -168,15 +157,6 @@ class GatheredWeights:
             # (runtime/zero/partition_parameters.py 0.19.8 `GatheredParameters.__enter__`). Verified in OpenRLHF 0.11.2.
             hooks.wrap(GatheredParameters, "__enter__", after=self._gathers, topics=_DELIVERY)
             hooks.wrap(trainer, "broadcast_to_vllm", before=self._begin, topics=_DELIVERY)
-
-    @property
-    def sends(self) -> bool:
-        """Whether this process sends each tensor of a sync, so that the hooks see it."""
-        return self._sends.any
-
-    def take_sent(self) -> int:
-        """How many tensors were sent since the last call."""
-        return self._sends.take()
 
     def label_held(self) -> None:
         """No rank has the whole model."""
@@ -191,10 +171,10 @@ class GatheredWeights:
         if self._watch is None:
             return
         if self._names:
-            self._watch.end(record.version, len(self._names), sent if self._sends.any else None)
+            self._watch.end(record.version, len(self._names), sent if self.sends.any else None)
         self._names, self._gathered = {}, None
         events = self._watch.ready(record.writer.now())
-        record.writer.emit(*(msgspec.structs.replace(of, by_another=not self._sends.any) for of in events))
+        record.writer.emit(*(msgspec.structs.replace(of, by_another=not self.sends.any) for of in events))
 
     def _begin(self, call: Call) -> None:
         self._names = {id(of): name for name, of in _parameters(self._trainer, self._engine).items()}
@@ -209,7 +189,7 @@ class GatheredWeights:
             name = self._names.get(id(parameter))
             if name is not None:
                 self._gathered = name, parameter
-                if not self._sends.any:
+                if not self.sends.any:
                     self._see(parameter.data)
 
     def _part(self, name: str) -> OwnPart | None:

@@ -427,7 +427,7 @@ class OpenRlhfTrainer:
         self._record.send_numbers()
 
     def _see_sent(self, call: Call) -> None:
-        self._sent, self._label = self._weights.take_sent(), None
+        self._sent, self._label = self._weights.sends.take(), None
         if self._sent:
             self._label = self._weights.label_sent(self._sent)
 
@@ -435,7 +435,7 @@ class OpenRlhfTrainer:
         self._weights.deliver(self._sent, self._record)
 
     def _synced(self, call: Call) -> None:
-        if self._sent or not self._weights.sends:
+        if self._sent or not self._weights.sends.any:
             self._record.synced(self._label)
 
     def _write_all(self, call: Call) -> None:
