@@ -11,6 +11,7 @@ import msgspec
 from rlstep_hooks.launch.accelerate import with_config_read
 from rlstep_hooks.launch.arguments import read_arguments
 from rlstep_hooks.launch.command import Program
+from rlstep_hooks.launch.layers import Parent
 from rlstep_hooks.launch.text import LaunchError, Place, Token
 from rlstep_hooks.planning.reading import Note
 from rlstep_hooks.systems.engine import index
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rlstep_hooks.launch.command import Command
+    from rlstep_hooks.launch.settings import Setting
     from rlstep_hooks.planning.launched import Options
     from rlstep_hooks.systems.engine.python_program import PythonProgram
 
@@ -117,6 +119,8 @@ def launch_of(command: Command, source: str, folder: Path, options: Options) -> 
         remedy = f"plan it where the file is, or --framework {framework} reads the other flags as {system.title}'s own"
         return Declined(framework, why, command.place, remedy)
     given, missing, assumed = settings_of_command(command, system, folder)
+    if program is not None and system.overrides and options.framework is None:
+        missing = (*missing, *_not_here(command, folder, given, system))
     if options.framework is None:
         assumed += _told_by(system, command, keys, values)
     assumed += [
@@ -171,6 +175,14 @@ def _by_its_configuration(
     names = names_beside(command, folder)
     framework = index.recognise(command, keys | names, values, packages) if names else None
     return framework if framework is not None and index.system_of(framework).trains else None
+
+
+def _not_here(command: Command, folder: Path, given: Mapping[str, Setting], system: System) -> tuple[Parent, ...]:
+    """The configuration that a program hands to Hydra and that is not here: nothing says what it sets."""
+    from rlstep_hooks.systems.engine.own_configuration import absent_configuration  # only where there is a program
+
+    name = absent_configuration(command, folder, given, system)
+    return (Parent(name, command.place),) if name else ()
 
 
 def _launch_elsewhere(

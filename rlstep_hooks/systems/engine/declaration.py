@@ -61,7 +61,7 @@ A complete one, in `rlstep_hooks/systems/example.py`:
 The language is described in `rlstep_hooks.planning.formula`. Names are settings (as they are declared, with their dots), the
 quantities of `let`, `formulas` and `always`, and these:
 
-    rows            rows of the training set: `--rows`, else counted in the files of `rows_from`; else unknown
+    rows            rows of the training set: `--rows`, else counted in the files of `rows_from`, else as `rows_written`; else unknown
     world_size      `--world-size`, else the quantity `processes` where it is declared, else as the launcher starts processes, else 1
     program         the program's name, for example "train_async.py"
     program_kind    "module", "script", "executable" or "config"
@@ -139,6 +139,7 @@ from rlstep_hooks.systems.engine.parts import (
     Keys,
     Limited,
     Typed,
+    Writes,
     count,
     flag,
     number,
@@ -152,8 +153,8 @@ if TYPE_CHECKING:
     from rlstep_hooks.planning.schedule import Schedule
 
 __all__ = [
-    "NOTHING", "PLANNED_ONLY", "REQUIRED", "Check", "Demand", "Depends", "Entry", "Formula", "Keys", "Note", "System", "Typed", "count",
-    "flag", "number", "program_assumed", "text",
+    "NOTHING", "PLANNED_ONLY", "REQUIRED", "Check", "Demand", "Depends", "Entry", "Formula", "Keys", "Note", "System", "Typed",
+    "Writes", "count", "flag", "number", "program_assumed", "text",
 ]  # fmt: skip
 
 
@@ -241,6 +242,8 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     """What the launch sets, under the names of `settings`, if it is written in another form: positional arguments, or a file."""
     rows_from: tuple[str, ...] = ()
     """Setting (and its other names) that lists the files of the training set."""
+    rows_written: Writes | None = None
+    """The framework's own program that writes the training set, which its scripts start before they train."""
     let: dict[str, str] = {}
     always: dict[str, Any] = {}
     """Quantities that are the same in every launch: values, no expressions; texts with {expressions}."""

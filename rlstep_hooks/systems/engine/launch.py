@@ -32,6 +32,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """Keywords ("Callee.keyword") that a Python file gives the framework's own classes in any run."""
     rounds: tuple[Launch, ...] = ()
     """The further runs of the same command with other settings: the further rounds of a loop, or further calls of a function."""
+    others: tuple[Command, ...] = ()
+    """All commands of the script, among which may be one that writes the training set."""
 
 
 class Declined(msgspec.Struct, frozen=True):

@@ -148,7 +148,8 @@ def _only(commands: list[Command], source: str, folder: Path, options: Options, 
     commands = [each if index.has_program(each.program) else as_module(each, folder) for each in commands]
     candidates = _candidates(commands, options.framework) if options.framework else commands
     read = [as_changed(command, folder, partial(launch_of, command, source, folder, options)) for command in candidates]
-    known = [launch for launch in read if isinstance(launch, Launch)]
+    every = tuple(commands)
+    known = [msgspec.structs.replace(launch, others=every) for launch in read if isinstance(launch, Launch)]
     if options.line is not None:
         known = [launch for launch in known if launch.command.place.line == options.line]
     distinct = {(launch.command.place.line, launch.framework): launch for launch in known}

@@ -37,6 +37,7 @@ from rlstep_hooks.systems.engine.request import Request
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from rlstep_hooks.launch.rows import RowCount
     from rlstep_hooks.systems.engine.declaration import Beside, Keys, System
     from rlstep_hooks.systems.engine.launch import Launch
     from rlstep_hooks.systems.engine.planned_release import Pinned, Release
@@ -335,7 +336,17 @@ def request_of(launch: Launch, system: System, version: str, options: Options) -
         folder=launch.folder,
         rows_given=options.rows,
         world_size_given=options.world_size,
+        rows_written=_written(system, launch),
     )
+
+
+def _written(system: System, launch: Launch) -> RowCount | None:
+    """The rows that another command of the script writes, for a framework that has such a program."""
+    if system.rows_written is None:
+        return None
+    from rlstep_hooks.systems.engine.written_rows import written_rows
+
+    return written_rows(system, launch)
 
 
 def _read(system: System, request: Request) -> Reading:

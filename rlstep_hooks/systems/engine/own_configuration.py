@@ -7,6 +7,7 @@ file decides, for every system whose launches are Hydra overrides.
 from __future__ import annotations
 
 import os.path
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -34,6 +35,7 @@ _GROUP = "a choice of a file"
 """What is written in the place of a group: `group=file` chooses one, and its settings may stand in another section."""
 _ELSEWHERE = ("config_dir", "cd")
 _PATH = ("config_path", "cp")
+_NAME = ("config_name", "cn")
 
 
 class InPart(msgspec.Struct, frozen=True):
@@ -98,7 +100,7 @@ def _file(checkout: Checkout, program: str, given: Mapping[str, Setting]) -> str
         return ""
     chosen = [str(given[name].value) for name in _PATH if name in given]
     folder = os.path.join(os.path.dirname(program), chosen[0]) if chosen else said.folder
-    named = next((str(given[name].value) for name in ("config_name", "cn") if name in given), said.name)
+    named = next((str(given[name].value) for name in _NAME if name in given), said.name)
     return os.path.normpath(os.path.join(folder, f"{named.removesuffix('.yaml')}.yaml"))
 
 
@@ -141,6 +143,28 @@ def configuration_beside(command: Command, folder: Path, given: Mapping[str, Set
     if found is None:
         return {}
     return configuration(*found, command, given)
+
+
+def absent_configuration(command: Command, folder: Path, given: Mapping[str, Setting], system: System) -> str:
+    """The YAML file that the program of a launch hands to Hydra, where it is not here; empty where it is, or where none is known.
+
+    A file of the framework's own name stands for that of the release.
+
+    Args:
+        command: The launch, which may name another file: that one is looked for elsewhere.
+        folder: The folder that it lies in.
+        given: What it sets.
+        system: The framework.
+    """
+    found = program_beside(command, folder)
+    if found is None or any(name in given for name in (*_ELSEWHERE, *_PATH, *_NAME)):
+        return ""
+    checkout, program = found
+    path = _file(checkout, program, given)
+    if not path or ":" in path or PurePosixPath(path).stem in system.own_configs:
+        return ""
+    file = checkout.package / path
+    return "" if file.is_file() else os.path.relpath(file, checkout.root)
 
 
 def over_releases_own(

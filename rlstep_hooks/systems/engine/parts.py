@@ -23,6 +23,17 @@ NOTHING: Any = _Nothing()
 """The default of a setting that is only read where it is given, and is not shown among those behind a plan."""
 
 
+class Writes(msgspec.Struct, frozen=True):
+    """A program that writes the training set."""
+
+    program: str
+    """Its pattern: "module:examples.data_preprocess.prepare"."""
+    flag: str
+    """The flag that says how many rows it writes."""
+    default: int
+    """The rows that it writes where the flag is not given."""
+
+
 class Typed(msgspec.Struct, frozen=True, kw_only=True):
     """One setting: the values that it may have, and its default."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlstep_hooks.launch.checkout import Checkout, find_checkout, nearest, repository_of
+from rlstep_hooks.launch.files import unpacked_roots
 from rlstep_hooks.launch.text import LaunchError
 from rlstep_hooks.systems.engine.trains import file_of
 
@@ -25,7 +26,7 @@ def program_beside(command: Command, folder: Path) -> tuple[Checkout, str] | Non
     file = file_of(command, folder)
     if file is not None:
         file = Path(os.path.realpath(file))
-        root = repository_of(file.parent) or file.parent
+        root = repository_of(file.parent) or next(reversed(unpacked_roots(file.parent)), file.parent)
         return Checkout(root, root), os.path.relpath(file, root)
     if command.program.kind != "module":
         return None

@@ -32,11 +32,17 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """`--world-size`."""
     rows_unknown: str = ""
     """Why the rows of a live configuration are not known; empty where they are."""
+    rows_written: RowCount | None = None
+    """What another command of the script writes, for a training set that is not here."""
     assumed: list[str] = []
     """Assumptions; filled while the launch is read."""
 
     def rows(self, *names: str) -> RowCount:
-        """Rows of the training set: as the user gives them, else counted in the files that the named setting lists."""
+        """Rows of the training set: as the user gives them, else counted in the files that the named setting lists, else as written."""
+        rows = self._rows(*names)
+        return self.rows_written if rows.count is None and self.rows_written is not None else rows
+
+    def _rows(self, *names: str) -> RowCount:
         given = self.settings.is_given(*names)
         if self.rows_given is not None:
             return RowCount(self.rows_given, "--rows")

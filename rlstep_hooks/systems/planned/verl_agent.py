@@ -2,11 +2,11 @@
 
 Read in copies of langfengQ/verl-agent, a fork of verl between 0.3 and 0.4: verl/trainer/ppo/ray_trainer.py `fit` (the rows of the
 loader are replaced by what `multi_turn_loop` gives; the last step is found before it is counted),
-agent_system/multi_turn_rollout/utils.py `adjust_batch` (rows are copied until they divide), examples/data_preprocess/prepare.py (as
-many rows as a rollout has tasks).
+agent_system/multi_turn_rollout/utils.py `adjust_batch` (rows are copied until they divide), examples/data_preprocess/prepare.py (its
+scripts have it write as many rows as a rollout has tasks; forks write others, with programs of their own).
 """
 
-from rlstep_hooks.systems.engine.declaration import Check, Demand, Entry, Formula, Note, count, flag, text
+from rlstep_hooks.systems.engine.declaration import Check, Demand, Entry, Formula, Note, Writes, count, flag, text
 from rlstep_hooks.systems.verl.family import EPISODES, MULTIPLIED_FIRST, PER_GPU, early_fork
 
 _SOURCE = "verl-agent verl"
@@ -34,7 +34,6 @@ SYSTEM = early_fork(
         "data.shuffle": flag(True),
     },
     let={
-        "rows": "rows if known(rows) else data.train_batch_size",
         "group": "env.rollout.n",
         "passes": f"{_ACTOR}.ppo_epochs",
         "reference_source": f"'at_rollout' if {_ACTOR}.use_kl_loss or algorithm.use_kl_in_reward else 'none'",
@@ -89,12 +88,8 @@ SYSTEM = early_fork(
             "unit",
             "ppo_mini_batch_size counts turns, not episodes; the learning rate ticks once a rollout, whatever its updates",
         ),
-        Note(
-            "assumes",
-            "the training set has {data.train_batch_size} rows, as its prepare.py writes them for one rollout: an epoch is one step",
-            "rows == data.train_batch_size",
-        ),
     ),
     always={"step_means": "1 step = 1 rollout"},
+    rows_written=Writes("module:examples.data_preprocess.prepare", "train_data_size", 256),
     checkout=EPISODES,
 )

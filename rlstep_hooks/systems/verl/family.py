@@ -18,6 +18,7 @@ from rlstep_hooks.systems.engine.declaration import (
     Note,
     System,
     Typed,
+    Writes,
     count,
     flag,
     number,
@@ -27,8 +28,11 @@ from rlstep_hooks.systems.engine.declaration import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from rlstep_hooks.systems.engine.request import Request
+
 _ACTOR = "actor_rollout_ref.actor"
 _GROUP = "actor_rollout_ref.rollout.n"
+_FILES = "data.train_files"
 
 SETTINGS: dict[str, Typed] = {
     "data.train_batch_size": count(1024),
@@ -140,6 +144,11 @@ _ALWAYS: dict[str, Any] = {
 }
 
 
+def _rows_are_written(launch: Request) -> bool:
+    """Whether the rows are those that another command of the script writes, and no others are known."""
+    return launch.rows_written is not None and launch.rows(_FILES) == launch.rows_written
+
+
 def _gives_microbatch(role: str, micro: str, where: str, trainer: str) -> Check:
     """0.2 and later demand the micro-batch of a role that has no default there."""
     own = f"{role}.ppo_micro_batch_size_per_gpu"
@@ -182,6 +191,7 @@ def early_fork(
     notes: tuple[Note, ...] = (),
     estimators: tuple[str, ...] = (),
     checkout: str = ENDS_EARLY,
+    rows_written: Writes | None = None,
 ) -> System:
     """The declaration of a fork.
 
@@ -202,6 +212,7 @@ def early_fork(
         notes: Notes of its own.
         estimators: The values of `algorithm.adv_estimator` that it knows; empty where they were not read.
         checkout: The function that reads the fork beside a launch; none does where a formula of its own says how long a run is.
+        rows_written: Its own program that writes the training set.
     """
     trainer, workers = f"{source}/trainer/ppo/ray_trainer.py", f"{source}/workers"
     update = f"{workers}/fsdp_workers.py __init__, {workers}/actor/dp_actor.py update_policy"
@@ -249,7 +260,9 @@ def early_fork(
         overrides=True,
         config_settings=(),
         checkout="" if "rollouts" in own and checkout == ENDS_EARLY else checkout,
-        rows_from=("data.train_files",),
+        rows_from=(_FILES,),
+        rows_written=rows_written,
+        functions={"rows_are_written": _rows_are_written},
         settings=kept({**SETTINGS, **(settings or {})}),
         let={
             **kept({**_LET, **sizes}),
@@ -318,6 +331,11 @@ def early_fork(
                 "train_batch_size and ppo_mini_batch_size count prompts, where the samples of a prompt are `rollout.n`",
             ),
             *notes,
+            Note(
+                "assumes",
+                "the training set has {rows} rows, as the script has a program write them before it trains",
+                "rows_are_written(launch)",
+            ),
             Note(
                 "shrinks", "the last of {available} rollouts never comes", "known(rows) and rollouts == available - 1"
             ),

@@ -74,7 +74,7 @@ TORL = (
         (f"{DEEPSCALER} trainer.rejection_sample=True", 40_315, "DeepScaleR", (256, 8, 512, 4, 157 * 30 - 1)),
         (SKYWORK, 100_000, "Skywork-OR1", (256, 16, 4096, 1, 390 * 30 - 1)),
         (PRIME, 10_000, "PRIME", (256, 4, 256, 4, 39)),
-        (VERL_AGENT, None, "verl-agent", (16, 8, 128, 1, 10)),
+        (VERL_AGENT, 16, "verl-agent", (16, 8, 128, 1, 10)),
         (TORL, 28_000, "ToRL", (128, 16, 2048, 1, 218 * 300 - 1)),
     ],
 )  # fmt: skip
@@ -133,6 +133,41 @@ def test_an_episode_of_verl_agent_has_a_row_for_each_turn() -> None:
     refused = plan(f"{VERL_AGENT} {ROLLOUT}.n=8")
     assert refused.schedule is None
     assert "we keep n=1" in refused.findings[0].observed
+
+
+PREPARES = "python3 -m examples.data_preprocess.prepare --mode text{more}\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "rollouts"),
+    [
+        (PREPARES.format(more=" --train_data_size 32 --val_data_size 64"), 20),
+        (PREPARES.format(more=""), 160),  # 256 rows where the script does not say
+        (PREPARES.format(more=" --train_data_size $SIZE"), None),
+        ("python3 write_tasks.py --train_size 200\n", None),
+        ("", None),
+    ],
+)
+def test_rows_that_verl_agents_own_program_writes_are_known(tmp_path: Path, before: str, rollouts: int | None) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(f"{before}{MAIN} data.train_files=$HOME/data/train.parquet {VERL_AGENT}\n")
+    made = plan_launch([str(script)], Options())
+    assert made.schedule is not None
+    assert made.schedule.rollouts == rollouts
+    assert any("as the script has a program write them" in note.text for note in made.notes) == (rollouts is not None)
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_a_program_that_the_checkout_lacks_writes_no_rows(tmp_path: Path, is_here: bool) -> None:
+    (tmp_path / "examples/data_preprocess").mkdir(parents=True)
+    if is_here:
+        (tmp_path / "examples/data_preprocess/prepare.py").write_text("")
+    (tmp_path / ".git").mkdir()
+    script = tmp_path / "examples/run.sh"
+    script.write_text(f"{PREPARES.format(more=' --train_data_size 16')}{MAIN} data.train_files=~/a.parquet {VERL_AGENT}\n")
+    schedule = plan_launch([str(script)], Options()).schedule
+    assert schedule is not None
+    assert schedule.rollouts == (10 if is_here else None)
 
 
 def test_episodes_that_verl_agent_adds_until_there_are_enough_are_more() -> None:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rlstep_hooks.launch.text import LaunchError
-from tests.systems.plans.checkouts import in_checkout
+from rlstep_hooks.planning.launched import Options
+from rlstep_hooks.systems.engine.launches import plan_launch
+from tests.systems.plans.checkouts import in_checkout, schedule_of, write
 from tests.systems.plans.test_verl_checkouts import COMPARED_THEN_COUNTED, trainer
 
 if TYPE_CHECKING:
@@ -152,6 +154,32 @@ def test_a_configuration_over_that_of_the_release_says_what_a_program_trains(tmp
     assert plan.schedule is not None
     assert (plan.schedule.prompts_per_rollout, plan.schedule.samples_per_prompt) == (100, 4)
     assert (plan.schedule.samples_per_update, plan.schedule.rollouts) == (200, 20)
+
+
+def test_a_configuration_beside_the_folder_of_the_program_is_read_in_an_archive(tmp_path: Path) -> None:
+    write(tmp_path, {
+        "configs/own.yaml": OVER_RELEASE.replace("{more}", ""),
+        "scripts/entry.py": RUNNER,
+        "scripts/run.sh": "python3 scripts/entry.py actor_rollout_ref.actor.ppo_mini_batch_size=50\n",
+        "LICENSE": "",
+    })  # fmt: skip
+    schedule = schedule_of(plan_launch([str(tmp_path / "scripts/run.sh")], Options(rows=1050)))
+    assert (schedule.prompts_per_rollout, schedule.samples_per_prompt, schedule.rollouts) == (100, 4, 20)
+
+
+@pytest.mark.parametrize("name", ["own", "ppo_trainer"])
+def test_a_configuration_of_a_programs_own_that_is_not_here_is_asked_for(tmp_path: Path, name: str) -> None:
+    files = {"scripts/entry.py": RUNNER.replace("'own'", f"'{name}'")}
+    launch = (
+        "python3 scripts/entry.py data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=64 "
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8 actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8 "
+        "algorithm.adv_estimator=grpo\n"
+    )
+    if name == "ppo_trainer":  # the framework's own is that of the release
+        assert schedule_of(in_checkout(tmp_path, files, launch)).rollouts == 15 * 30
+        return
+    with pytest.raises(LaunchError, match=r"configs/own\.yaml is not here, and what it sets decides the plan"):
+        in_checkout(tmp_path, files, launch)
 
 
 def test_a_launch_overrides_a_configuration_over_that_of_the_release(tmp_path: Path) -> None:

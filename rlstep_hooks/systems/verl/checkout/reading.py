@@ -26,7 +26,15 @@ from rlstep_hooks.systems.verl.checkout.imports import absent_modules
 from rlstep_hooks.systems.verl.checkout.loader import read_loader, replaced
 from rlstep_hooks.systems.verl.checkout.logprobs import read_logprobs
 from rlstep_hooks.systems.verl.checkout.loop import Loop, read_loop
-from rlstep_hooks.systems.verl.checkout.program import MARKER, REMEDY, Program, program_alone, program_of
+from rlstep_hooks.systems.verl.checkout.not_given import not_given
+from rlstep_hooks.systems.verl.checkout.program import (
+    COMMON_FILE,
+    MARKER,
+    REMEDY,
+    Program,
+    program_alone,
+    program_of,
+)
 from rlstep_hooks.systems.verl.checkout.recipe import fit_of_recipe, read_recipe
 from rlstep_hooks.systems.verl.checkout.run import (
     Run,
@@ -132,6 +140,12 @@ def _of_run(
     system: System, program: Program, run: Run, own: dict[str, Setting], given: Mapping[str, Setting]
 ) -> Beside:
     """What the lines of a trainer say."""
+    if not run.is_common:
+        _refuse_to_validate(
+            not_given(
+                program.main, run.trainer, run.source, program.checkout.source(COMMON_FILE), values_of(given)
+            )
+        )
     if not run.is_common and "filter_groups" in ast.unparse(run.fit):
         return _filtering(system, program, run, own, given)
     return _read(system, program, run, own, given)
@@ -239,6 +253,9 @@ def of_dapo(
     does = read_recipe(source, fit, values, REMEDY, elsewhere)
     text = f"the trainer of DAPO's recipe beside the launch was read ({source.shown}): {does}"
     package = nearest(folder, find_checkout(MARKER, [folder]), "verl", REMEDY)
+    common = package.source(COMMON_FILE) if package is not None else None
+    main = checkout.source(f"{inner}/main_dapo.py")
+    _refuse_to_validate(not_given(main, "RayDAPOTrainer", source, common, values))
     # The recipe came with 0.3; none of its loops that are known leaves the last rollout out.
     between = ("0.3", "0.10") if package is None else _named_between("0.3", _newest(package), package)
     return Beside(system, *between, notes=(Note("assumes", text),), settings=own)
@@ -331,6 +348,16 @@ def _refuse(loop: Loop, workers: Workers | None, run: Run, values: Mapping[str, 
 def _ask_about(unknown: Sequence[Line]) -> None:
     if unknown:
         raise none_known("the trainer", unknown, REMEDY)
+
+
+def _refuse_to_validate(line: Line | None) -> None:
+    """Refuse a launch whose program does not give its trainer what the validation uses.
+
+    Raises:
+        LaunchError: There is such a line.
+    """
+    if line is not None:
+        raise LaunchError(str(line), remedy="trainer.val_before_train=False trainer.test_freq=-1 leaves the validation out")
 
 
 def of_loader(run: Run, values: Mapping[str, object], known: Collection[str] = ()) -> list[Line]:
