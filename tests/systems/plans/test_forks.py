@@ -164,7 +164,9 @@ def test_a_program_that_the_checkout_lacks_writes_no_rows(tmp_path: Path, is_her
         (tmp_path / "examples/data_preprocess/prepare.py").write_text("")
     (tmp_path / ".git").mkdir()
     script = tmp_path / "examples/run.sh"
-    script.write_text(f"{PREPARES.format(more=' --train_data_size 16')}{MAIN} data.train_files=~/a.parquet {VERL_AGENT}\n")
+    script.write_text(
+        f"{PREPARES.format(more=' --train_data_size 16')}{MAIN} data.train_files=~/a.parquet {VERL_AGENT}\n"
+    )
     schedule = plan_launch([str(script)], Options()).schedule
     assert schedule is not None
     assert schedule.rollouts == (10 if is_here else None)

@@ -41,7 +41,9 @@ def of_recipe(folder: Path, *, used: str = USED, given: str = "", own: str = "",
 
 @pytest.mark.parametrize("more", ["", "trainer.val_before_train=False trainer.test_freq=5"])
 def test_a_recipe_whose_trainer_lacks_what_the_validation_calls_is_no_plan(tmp_path: Path, more: str) -> None:
-    with pytest.raises(LaunchError, match=r"calls self\.stage, which RayDAPOTrainer is not given .*main_dapo.*test_freq=-1"):
+    with pytest.raises(
+        LaunchError, match=r"calls self\.stage, which RayDAPOTrainer is not given .*main_dapo.*test_freq=-1"
+    ):
         of_recipe(tmp_path, more=more)
 
 

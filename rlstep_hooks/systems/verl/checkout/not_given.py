@@ -43,7 +43,9 @@ def not_given(
         for node in taken(method, values):
             name = _called_of(node)
             if name in optional and not _is_asked(name, method):
-                says = f"the validation calls self.{name}, which {trainer} is not given ({main.shown}): the run ends there"
+                says = (
+                    f"the validation calls self.{name}, which {trainer} is not given ({main.shown}): the run ends there"
+                )
                 return Line(says, common.at(node.lineno))  # type: ignore[attr-defined]
     return None
 

@@ -142,9 +142,7 @@ def _of_run(
     """What the lines of a trainer say."""
     if not run.is_common:
         _refuse_to_validate(
-            not_given(
-                program.main, run.trainer, run.source, program.checkout.source(COMMON_FILE), values_of(given)
-            )
+            not_given(program.main, run.trainer, run.source, program.checkout.source(COMMON_FILE), values_of(given))
         )
     if not run.is_common and "filter_groups" in ast.unparse(run.fit):
         return _filtering(system, program, run, own, given)
@@ -357,7 +355,9 @@ def _refuse_to_validate(line: Line | None) -> None:
         LaunchError: There is such a line.
     """
     if line is not None:
-        raise LaunchError(str(line), remedy="trainer.val_before_train=False trainer.test_freq=-1 leaves the validation out")
+        raise LaunchError(
+            str(line), remedy="trainer.val_before_train=False trainer.test_freq=-1 leaves the validation out"
+        )
 
 
 def of_loader(run: Run, values: Mapping[str, object], known: Collection[str] = ()) -> list[Line]:
