@@ -27,6 +27,7 @@ from rlstep_hooks.systems.verl.checkout.loader import read_loader, replaced
 from rlstep_hooks.systems.verl.checkout.logprobs import read_logprobs
 from rlstep_hooks.systems.verl.checkout.loop import Loop, read_loop
 from rlstep_hooks.systems.verl.checkout.not_given import not_given
+from rlstep_hooks.systems.verl.checkout.one_step_off import run_one_step_off
 from rlstep_hooks.systems.verl.checkout.program import (
     COMMON_FILE,
     MARKER,
@@ -92,6 +93,9 @@ def of_copy(
     own = settings_of(program, command, folder, given)
     given = {**own, **given}
     values = values_of(given)
+    waits = run_one_step_off(program, values) if own_recipe else None
+    if waits is not None:
+        return _read(_with_own_bypass(system), program, waits, own, given)
     run = run_of(program, values)
     if own_recipe and (run is None or command.program.name.endswith(_AS_RELEASED)):
         return _of_experimental(system, program, own)
@@ -177,6 +181,11 @@ def _read(system: System, program: Program, run: Run, own: dict[str, Setting], g
         formulas = (*formulas[:at], end, *formulas[at:])
     changed = msgspec.structs.replace(system, let=let, formulas=formulas)
     return Beside(changed, *known, notes=(Note("assumes", _said(loop, workers, logprobs, run, group)),), settings=own)
+
+
+def _with_own_bypass(system: System) -> System:
+    """The declaration for a recipe whose own configuration says whether the engine's log-probs are taken, as that of 0.7 does."""
+    return msgspec.structs.replace(system, let={**system.let, "bypass": "algorithm.rollout_correction.bypass_mode"})
 
 
 def _group(loop: Loop, values: Mapping[str, object]) -> str:
@@ -284,8 +293,10 @@ def reads_trainer(command: Command, folder: Path) -> bool:
     """
     copy = program_of(command, folder)
     program = copy or program_alone(command, folder)
-    if program is None or command.program.kind == "config" or command.program.name.endswith(_AS_RELEASED):
+    if program is None or command.program.kind == "config":
         return False
+    if command.program.name.endswith(_AS_RELEASED):
+        return copy is not None and run_one_step_off(copy, {}) is not None
     given: dict[str, Setting] = {}
     with suppress(LaunchError):  # an argument that is no override is refused where the launch is planned
         given, _ = read_arguments(command.arguments, overrides=True)

@@ -17,7 +17,7 @@ from rlstep_hooks.systems.verl.checkout.program import COMMON_FILE, Program, bel
 from rlstep_hooks.systems.verl.checkout.trainer import Trainer, imported, trainer_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from rlstep_hooks.launch.command import Command
@@ -113,19 +113,31 @@ def _own_shares(main: Source, values: Mapping[str, object]) -> Iterator[Line]:
     verl's example of split placement does both (0.4 examples/split_placement/main_ppo_split.py:149, 191).
     """
     tree = main.tree()
-    for node in taken(tree, values) if tree is not None else ():
+    nodes = list(taken(tree, values)) if tree is not None else []
+    named = _given_once(nodes)
+    for node in nodes:
         if not isinstance(node, ast.Assign):
             continue
         target = node.targets[0]
         if isinstance(target, ast.Attribute) and _OF_RUN.search(ast.unparse(target.value)):
             yield Line(f"`{ast.unparse(node)}` replaces what is read", main.at(node.lineno))
         elif isinstance(node.value, ast.Dict) and ast.unparse(target).endswith(_POOLS):
-            pools = [ast.unparse(each) for each in node.value.values]
-            whole = [_is_all(each, values) for each in node.value.values]
+            given = [named.get(each.id, each) if isinstance(each, ast.Name) else each for each in node.value.values]
+            pools = [ast.unparse(each) for each in given]
+            whole = [_is_all(each, values) for each in given]
             if not any(whole) or any(_PART.search(each) for each in pools):
                 # A table that begins empty is filled pool by pool, as one_step_off_policy does it.
                 shown = f"`{pools[0]}` processes" if pools else "processes pool by pool"
                 yield Line(f"workers are given {shown}, which may be a part of them", main.at(node.lineno))
+
+
+def _given_once(nodes: Iterable[ast.AST]) -> dict[str, ast.expr]:
+    """The names that a program gives one value, each with it."""
+    given: dict[str, list[ast.expr]] = {}
+    for node in nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            given.setdefault(node.targets[0].id, []).append(node.value)
+    return {name: values[0] for name, values in given.items() if len(values) == 1}
 
 
 def _is_all(pool: ast.expr, values: Mapping[str, object]) -> bool:
