@@ -46,10 +46,12 @@ _OF_POLICY = ("ActorRolloutRefWorker", "AsyncActorRolloutRefWorker")
 _SYNCS = frozenset(
     (
         "_get_actor_params",
-        "sync_rollout_weights",
-        "get_actor_weights_info",
+        "_get_actor_params_generator",
         "create_weight_sync_group",
+        "get_actor_weights_info",
         "set_actor_weights_info",
+        "sync_rollout_weights",
+        "update_weights",
     )
 )
 """Methods of the recipe's workers that train the policy: they send weights, and nothing else is theirs."""
