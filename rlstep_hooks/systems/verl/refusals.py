@@ -5,7 +5,7 @@ utils/config.py 0.9.1:103-152, workers/config/actor.py 0.9.1:193-229, critic.py 
 
 from __future__ import annotations
 
-from rlstep_hooks.systems.engine.declaration import Check
+from rlstep_hooks.systems.engine.declaration import Check, Demand
 from rlstep_hooks.systems.verl.settings import ACTOR, ROLLOUT
 from rlstep_hooks.systems.verl.sizes import GROUP, MINIBATCH
 from rlstep_hooks.systems.verl.trainers import is_megatron
@@ -127,7 +127,21 @@ def _whole(size: str, minibatch: str, processes: str, each: str, where: str) -> 
     )
 
 
+_MODE = "trainer.v1.trainer_mode"
+_SAMPLER = "trainer.v1.sampler.custom_sampler.path"
+
 CHECKS = (
+    # Anybody may register a trainer (trainer/ppo/v1/trainer_base.py `register_trainer`), or give the samples of a rollout another way.
+    Demand(
+        f"not v1 or {_MODE} is None or {_MODE} in ('sync', 'colocate_async', 'separate_async')",
+        f"{_MODE}={{{_MODE}}} is a trainer of somebody's own, which verl does not have and which was not read",
+        about=_MODE,
+    ),
+    Demand(
+        f"not v1 or {_SAMPLER} is None",
+        f"{_SAMPLER} gives the samples of a rollout in a way of its own, which was not read: a run may train fewer, or end early",
+        about=_SAMPLER,
+    ),
     _one_copy("configured_gpus", "configured_processes", "asked is None"),
     _one_copy("gpus", "critic.world_size", "critic"),
     # Up to 0.5 with token counts too (ray_trainer.py 0.2:388-391, 0.5.0:414-418).

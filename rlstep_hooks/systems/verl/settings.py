@@ -62,6 +62,8 @@ SETTINGS: dict[str, Typed] = {
     f"{ROLLOUT}.checkpoint_engine.backend": text(),
     f"{ROLLOUT}.agent.default_agent_loop": text(),
     f"{ROLLOUT}.agent.agent_loop_config_path": text(),
+    f"{ROLLOUT}.agent.agent_loop_manager_class": text(),
+    "trainer.v1.sampler.custom_sampler.path": text(),
     f"{ACTOR}.use_rollout_log_probs": flag(),
     f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size": count(),
     **{f"{role}.grad_clip": number(None) for role in _ROLES},

@@ -86,7 +86,8 @@ TRAINERS: dict[str, str] = {
     # `val_only` is read after the validation before training, and nowhere else (trainer_base.py:440, ray_trainer.py:1447).
     "evaluates_only": "trainer.val_only and (trainer.val_before_train is None or trainer.val_before_train)",
     # An agent loop that verl does not ship may give several samples for a session, or none.
-    "own_loop": "not shipped_loop(actor_rollout_ref.rollout.agent.default_agent_loop, "
+    "own_loop": "actor_rollout_ref.rollout.agent.agent_loop_manager_class is not None "
+    "or not shipped_loop(actor_rollout_ref.rollout.agent.default_agent_loop, "
     "actor_rollout_ref.rollout.agent.agent_loop_config_path)",
     # The algorithm. `need_critic`, trainer/ppo/utils.py:96-107: `critic.enable`, or GAE where that is not set.
     "algorithm": "algorithm_named(algorithm.adv_estimator)",

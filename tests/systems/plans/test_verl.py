@@ -426,3 +426,22 @@ OLDER = "custom_reward_function.path=reward.py custom_reward_function.name=score
 def test_older_settings_of_rewards_have_no_effect_from_0_9_on(launch: str, version: str, observed: str | None) -> None:
     found = [finding.observed for finding in planned(launch, version=version).findings if finding.code == "RLS118"]
     assert found == ([observed] if observed else [])
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("trainer.v1.trainer_mode=ours_sync", "trainer.v1.trainer_mode=ours_sync is a trainer of somebody's own"),
+        ("trainer.v1.sampler.custom_sampler.path=ours.py", "gives the samples of a rollout in a way of its own"),
+    ],
+)
+def test_parts_of_somebodys_own_in_the_trainers_of_v1_are_asked_about(more: str, says: str) -> None:
+    with pytest.raises(LaunchError, match=says):
+        read(f"{GRPO} {more}", rows=8532, version="0.9.1")
+    # The trainer from before has neither.
+    assert read(f"{GRPO} {more} trainer.use_v1=False trainer.total_training_steps=8", rows=8532, version="0.9.1").schedule.rollouts == 8
+
+
+def test_a_manager_of_agent_loops_of_somebodys_own_may_give_any_number_of_samples() -> None:
+    more = "+actor_rollout_ref.rollout.agent.agent_loop_manager_class=ours.Manager trainer.total_training_steps=8"
+    assert read(f"{GRPO} {more}", rows=8532, version="0.9.1").schedule.updates_bound == "data_dependent"
