@@ -144,6 +144,12 @@ SAME_AS_BASH = [
     "D='a : b:c d'; IFS=': '; X=($D); unset IFS; s \"${X[@]}\" $D",
     "D='a b'; IFS=; s $D",
     "s a \\\n  `# why (>= b)` \\\n  b `# and c` \\\n  c ' `# d` '",
+    # Variables in brackets, and words that go on in the next line.
+    "X=1 Y=/y\nZ=[$Y/a,$Y/b]\nexport U=[a,$X,b]\ns $Z $U files=[c,$X,d] +n=[$Y/a,$Y/b] m=[[$X],[$X,2]]",
+    "X=1\\\n2\nY=[a,\\\n$X,\\\nb]\ns $X $Y",
+    "s --a=[1,\\\n2] \\\n  --b 3\\\n4\n",
+    "s a,\\\nb 'x\\\ny\nz' \"c\\\nd\" \\\ne",
+    "T=$(cat <<'EOF'\na\\\nb\nEOF\n)\ns \"$T\" c\\\nd",
     "let X=2*3 Y=X+1\nlet \"Z = (X + Y) % 5\"\ns $X $Y $Z",
 ]  # fmt: skip
 
@@ -270,6 +276,11 @@ def test_what_a_command_prints_is_the_value_of_a_flag() -> None:
 def test_an_array_from_elsewhere_may_stand_before_the_first_command() -> None:
     command = read_text('ARGS=(--b 1 "${MODEL_ARGS[@]}")\npython train.py "${ARGS[@]}"', "run.sh")[-1]
     assert [token.text for token in command.arguments] == ["--b", "1"]
+
+
+def test_lines_below_a_word_that_goes_on_keep_their_numbers() -> None:
+    commands = read_text("X=[a,\\\nb]\ns first \\\n  c,\\\nd \\\n  e\ns second\n", "run.sh")
+    assert [command.place.line for command in commands] == [3, 7]
 
 
 def test_a_backslash_at_the_end_of_a_file_is_left_out() -> None:

@@ -34,9 +34,11 @@ def readable(text: bytes) -> tuple[bytes, set[int], dict[int, str]]:
     Nor does it read redirections behind assignments without a command, which a comment among continued lines leaves over
     (`name=value 2>&1 | tee log`): they are blank. So are comments in backquotes among arguments, of which the grammar takes the
     closing quote for a part of the comment. So are redirections between the name of a here-document and a pipe
-    (`python3 - <<'PY' 2>&1 | tee log`). A command behind a pipeline gets a `;` before it (`_with_ends`).
+    (`python3 - <<'PY' 2>&1 | tee log`). A command behind a pipeline gets a `;` before it (`_with_ends`). A backslash at the end of a
+    line is blank to it, also within a word, which bash goes on with (`_with_whole_words`). A variable with which a part of a list in
+    brackets begins ends a word for it (`files=[$A/a,$B/b]`): it gets braces.
     """
-    text = _with_ends(text)
+    text = _with_ends(_with_braces(_with_whole_words(text)))
     assigning = {found.start() for found in _ASSIGNS.finditer(text)}
     text = _ASSIGNS.sub(lambda found: found[0][:-1] + b"-", text)
     blank = text.rstrip()
@@ -57,6 +59,49 @@ _PIPED_DOCUMENT = re.compile(
     rb"(<<-?[ \t]*(?:'\w+'|\"\w+\"|\w+))((?:[ \t]+\d?>>?(?:&\d|[ \t]*[\w./-]+))+)(?=[ \t]*\|[^|])"
 )
 _STAND_IN = re.compile(rb"<[A-Za-z]\w*(?:[./-]\w+| [A-Za-z]\w*)*>(?=[\s/\\:,\"']|\Z)")
+
+
+def _with_whole_words(text: bytes) -> bytes:
+    """A text in which words that go on in the next line stand in one: `files=[a,\\` above `b]`. Lines below keep their numbers."""
+    for at in reversed([found.start() for found in _WITHIN_WORD.finditer(text)]):
+        tree = parse(text)
+        if _is_as_written(tree, at):
+            continue
+        end = text.find(b"\n", at + 2)
+        end = len(text) if end < 0 else end
+        line, rest = text[at + 2 : end], text[end:]
+        if not _is_as_written(tree, end):
+            rest = (b"\n\\" if line.endswith(b"\\") else b"\n") + rest
+        text = text[:at] + line + rest
+    return text
+
+
+def _is_as_written(tree: Node, at: int) -> bool:
+    """Whether a byte stands in what is read with its backslashes, or in which they are taken out where it is read."""
+    node = tree.descendant_for_byte_range(at, at + 1)
+    while node is not None and node.type not in _AS_WRITTEN:
+        node = node.parent
+    return node is not None
+
+
+def _with_braces(text: bytes) -> bytes:
+    """A text with braces around the names of variables with which a part of a list in brackets begins, outside quotes."""
+    places = [
+        (found.start() + each.start(1), found.start() + each.end(1))
+        for found in _IN_BRACKETS.finditer(text)
+        for each in _BARE.finditer(found[0])
+    ]
+    tree = parse(text) if places else None
+    for start, end in reversed(places):
+        if tree is not None and not _is_as_written(tree, start):
+            text = b"%b{%b}%b" % (text[:start], text[start:end], text[end:])
+    return text
+
+
+_IN_BRACKETS = re.compile(rb"=\[[^\s\"'`;&|<>]*")
+_BARE = re.compile(rb"(?<=[\[,])\$([A-Za-z_]\w*)")
+_WITHIN_WORD = re.compile(rb"(?<=[^\s\\;|&(])\\\n(?=[^\s#;|&)<>])")
+_AS_WRITTEN = frozenset({"raw_string", "string", "ansi_c_string", "heredoc_body", "heredoc_redirect", "comment"})
 
 
 def _with_ends(text: bytes) -> bytes:

@@ -130,7 +130,7 @@ def _whole(size: str, minibatch: str, processes: str, each: str, where: str) -> 
 _MODE = "trainer.v1.trainer_mode"
 _SAMPLER = "trainer.v1.sampler.custom_sampler.path"
 
-CHECKS = (
+CHECKS: tuple[Check | Demand, ...] = (
     # Anybody may register a trainer (trainer/ppo/v1/trainer_base.py `register_trainer`), or give the samples of a rollout another way.
     Demand(
         f"not v1 or {_MODE} is None or {_MODE} in ('sync', 'colocate_async', 'separate_async')",

@@ -438,8 +438,8 @@ def test_older_settings_of_rewards_have_no_effect_from_0_9_on(launch: str, versi
 def test_parts_of_somebodys_own_in_the_trainers_of_v1_are_asked_about(more: str, says: str) -> None:
     with pytest.raises(LaunchError, match=says):
         read(f"{GRPO} {more}", rows=8532, version="0.9.1")
-    # The trainer from before has neither.
-    assert read(f"{GRPO} {more} trainer.use_v1=False trainer.total_training_steps=8", rows=8532, version="0.9.1").schedule.rollouts == 8
+    before = f"{GRPO} {more} trainer.use_v1=False trainer.total_training_steps=8"  # the trainer from before has neither
+    assert read(before, rows=8532, version="0.9.1").schedule.rollouts == 8
 
 
 def test_a_manager_of_agent_loops_of_somebodys_own_may_give_any_number_of_samples() -> None:
