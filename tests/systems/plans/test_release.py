@@ -222,7 +222,7 @@ def test_every_setting_that_a_plan_reads_is_in_the_list(name: str) -> None:
 def _outside_the_configuration(name: str) -> bool:
     """Hydra's own flags, DAPO's recipe, what verl looks up without having it in its configuration, an engine of its copies alone; GFPO
     and DPPO of TRL, a callback."""
-    looked_up = ("use_rollout_log_probs", "micro_batch_size_per_gpu", "use_dynamic_bsz")
+    looked_up = ("agent_loop_manager_class", "use_rollout_log_probs", "micro_batch_size_per_gpu", "use_dynamic_bsz")
     return (
         name in ("config_name", "model_engine", "data.gen_batch_size")
         or ".mindspeed." in name
