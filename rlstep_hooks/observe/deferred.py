@@ -70,11 +70,15 @@ class DeferredValues(Generic[Key]):
                 start += size
         return arrived
 
-    def tensors(self) -> list[tuple[Key, Tensor]]:
-        """Take what `ready` takes, but as vectors on the CPU, for values that are needed in further computations."""
+    def tensors(self, *, wait: bool = False) -> list[tuple[Key, Tensor]]:
+        """Take what `ready` takes, but as vectors on the CPU, for values that are needed in further computations.
+
+        Args:
+            wait: Wait for the device.
+        """
         return [
             pair
-            for keys, sizes, values in self._arrived(wait=False)
+            for keys, sizes, values in self._arrived(wait=wait)
             for pair in zip(keys, values.split(sizes), strict=True)
         ]
 

@@ -6,6 +6,7 @@ The files are read once more, and of large tensors their first rows only.
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -64,55 +65,78 @@ def weights_in(saved: Mapping[str, Any], model: Any) -> Found:
     return found(name in held and _same(of, held[name]) for name, of in chosen)
 
 
-def weights_in_safetensors(folder: Path, model: Any) -> Found:
-    """Whether the safetensors of a folder have the weights of the model, as far as this process holds the beginning of a tensor: the
-    first process of those that share it does."""
-    return found(_begins_with(held, saved) for held, saved in saved_heads(trained_parameters(model), folder))
+def weights_in_files(folder: Path, model: Any) -> Found:
+    """Whether the files of a model in a folder have the weights of this one, as far as this process holds a part of each tensor."""
+    return found(_are_the_same(held, saved) for held, saved in saved_heads(trained_parameters(model), folder))
 
 
 def saved_heads(named: Sequence[tuple[str, Any]], folder: Path) -> Iterator[tuple[Tensor, Tensor]]:
-    """The first numbers that this process holds of some parameters, each with those that the safetensors of a checkpoint have of it."""
+    """The first numbers of what this process holds of some parameters, each with those that the files of a model have in the same
+    place. These are safetensors, or files of torch's, and must be whole, also where another process has written them."""
     from safetensors import safe_open
 
-    chosen = {
-        name_in_file(name): (of, held) for name, of in spread(named) if (held := _held_from_the_first(of)) is not None
-    }
-    for path in sorted(folder.glob("*.safetensors")):
+    chosen = {name_in_file(name): (of, run) for name, of in spread(named) if (run := _held_run(of)) is not None}
+    paths = sorted(folder.glob("*.safetensors"))
+    for path in paths:
         with safe_open(path, framework="pt") as file:
-            for name in sorted(chosen.keys() & set(file.keys())):
-                of, held = chosen[name]
-                saved, shape = file.get_slice(name), list(getattr(of, "ds_shape", of.shape))
-                if list(saved.get_shape()) == shape and shape and held.numel():
-                    row = math.prod(shape[1:])
-                    numbers = min(held.numel(), _rows(shape) * row)
-                    yield held[:numbers].cpu(), saved[: -(-numbers // row)].reshape(-1)[:numbers]
+            yield from _pairs(chosen, {name: file.get_slice(name) for name in chosen.keys() & set(file.keys())})
+    for path in [] if paths else sorted(folder.glob("*_model*.bin")):
+        yield from _pairs(chosen, read_file(path, nullcontext) or {})
+
+
+def _pairs(
+    chosen: Mapping[str, tuple[Any, tuple[int, Tensor]]], saved: Mapping[str, Any]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """What is held of parameters, and what a file has in the same place.
+
+    Args:
+        chosen: By name a parameter, the place of the first number that is held of it, and what is held.
+        saved: By name a tensor of the file, or what gives its slices.
+    """
+    for name in sorted(chosen.keys() & saved.keys()):
+        of, (first, held) = chosen[name]
+        there, shape = saved[name], list(getattr(of, "ds_shape", of.shape))
+        if list(there.get_shape() if hasattr(there, "get_shape") else there.shape) == shape and shape and held.numel():
+            row = math.prod(shape[1:])
+            numbers, begin = min(held.numel(), _rows(shape) * row), first // row
+            rows = there[begin : -(-(first + numbers) // row)].reshape(-1)
+            yield held[:numbers].cpu(), rows[first - begin * row :][:numbers]
 
 
 def of_the_same(pairs: Iterator[tuple[Tensor, Tensor]]) -> bool:
     """Whether there are pairs, and both numbers of each are the same."""
-    return found(_begins_with(held, saved) for held, saved in pairs) == "as saved"
+    return found(_are_the_same(held, saved) for held, saved in pairs) == "as saved"
 
 
-def _begins_with(held: Tensor, saved: Tensor) -> bool:
+def _are_the_same(held: Tensor, saved: Tensor) -> bool:
     return bool(torch.equal(held, saved.to(held.dtype)))
 
 
-def _held_from_the_first(parameter: Any) -> Tensor | None:
-    """What this process holds of a parameter, flat and from its first number on; None where it holds a later part, or one that is cut
-    in another way than by rows."""
+def _held_run(parameter: Any) -> tuple[int, Tensor] | None:
+    """The place of the first number that this process holds of a parameter, and what it holds from there on, flat; None where the
+    parameter is cut in another way than by rows or into equal flat parts."""
     if getattr(parameter, "ds_tensor", None) is not None:
         part = ZeroPart(parameter)
-        return None if part.first else part.detach().reshape(-1)
+        return part.first, part.detach().reshape(-1)
+    row = math.prod(parameter.shape[1:])
+    first = 0
     if hasattr(parameter, "placements"):
         cut = [
-            (place, own)
-            for place, own in zip(parameter.placements, parameter.device_mesh.get_coordinate() or (), strict=False)
+            (place, own, size)
+            for place, own, size in zip(
+                parameter.placements,
+                parameter.device_mesh.get_coordinate() or (),
+                parameter.device_mesh.shape,
+                strict=False,
+            )
             if not place.is_replicate()
         ]
-        if len(cut) > 1 or any(own or type(place).__name__ != "Shard" or place.dim for place, own in cut):
+        if len(cut) > 1 or any(type(place).__name__ != "Shard" or place.dim for place, _, _ in cut):
             return None
+        # torch gives each process as many rows as the first one has, until there are none left.
+        first = sum(own * -(-parameter.shape[0] // size) * row for _, own, size in cut)
     held = local_part(parameter.detach())
-    return held[: _rows(held.shape)].reshape(-1) if held.dim() else None
+    return (first, held[: _rows(held.shape)].reshape(-1)) if held.dim() else None
 
 
 def moments_in(saved: Mapping[str, Any], optimizer: Any) -> Found:

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 save_file = pytest.importorskip("safetensors.torch").save_file
 
-from rlstep_hooks.observe.saved_files import moments_in, read_file, weights_in, weights_in_safetensors  # noqa: E402
+from rlstep_hooks.observe.saved_files import moments_in, read_file, weights_in, weights_in_files  # noqa: E402
 from rlstep_hooks.observe.saved_parts import SavedParts  # noqa: E402
 from rlstep_hooks.record.events import SAVED, FactsRead  # noqa: E402
 
@@ -55,12 +55,12 @@ def test_weights_that_were_rounded_or_left_out_are_others() -> None:
 
 def test_safetensors_are_read_in_part(tmp_path: Path) -> None:
     model = Model()
-    assert weights_in_safetensors(tmp_path, model) == "unknown"
+    assert weights_in_files(tmp_path, model) == "unknown"
     save_file(copied(model), tmp_path / "model.safetensors")
-    assert weights_in_safetensors(tmp_path, model) == "as saved"
+    assert weights_in_files(tmp_path, model) == "as saved"
     with torch.no_grad():
         model.first.bias += 1
-    assert weights_in_safetensors(tmp_path, model) == "others"
+    assert weights_in_files(tmp_path, model) == "others"
 
 
 def test_moments(tmp_path: Path) -> None:

@@ -32,6 +32,10 @@ def _fills_no_update(evidence: Evidence) -> bool:
     return evidence.finding.severity == "warning"
 
 
+def _is_the_average(evidence: Evidence) -> bool:
+    return "moving average" in evidence.finding.observed
+
+
 DEVIATIONS: tuple[Deviation, ...] = (
     *faults.DEVIATIONS,
     Deviation(
@@ -106,6 +110,22 @@ DEVIATIONS: tuple[Deviation, ...] = (
         severity="warning",
         codes=frozenset({"RLS601"}),
         when="lr_horizon is not None and lr_ticks != lr_horizon",
+    ),
+    Deviation(
+        name="openrlhf-average-stands-still",
+        title="with ZeRO-3 the moving average of the weights stands still",
+        since="0.5",
+        document="train.enable_ema saves a moving average of the policy's weights",
+        code=(
+            "the average is written into weights that were gathered without a rank that changes them, and DeepSpeed gives these back "
+            "without the change: what is saved is the model that training began with, but for small tensors that are never cut"
+        ),
+        evidence="utils/deepspeed/deepspeed.py:515; DeepSpeed 0.19.6 runtime/zero/partition_parameters.py:2493; measured",
+        workaround="leave train.enable_ema out with ds.zero_stage 3, or train with stage 2",
+        severity="error",
+        codes=frozenset({"RLS703"}),
+        when="train.enable_ema and ds.zero_stage == 3",
+        applies=_is_the_average,
     ),
     Deviation(
         name="openrlhf-small-generate-batch",

@@ -45,6 +45,8 @@ HEALTHY = (
     Case("zero3-lora", 3, dict(LORA)),
     Case("zero3-dynamic", 3, dict(DYNAMIC)),
 )
+AVERAGED: Mapping[str, Any] = {"train.enable_ema": True, "train.ema_beta": 0.5}
+AVERAGES = (Case("zero2-averaged", 2, dict(AVERAGED)), Case("zero3-averaged", 3, dict(AVERAGED)))
 LOSING = (Case("zero1-dynamic", 1, dict(DYNAMIC)), Case("zero2-dynamic", 2, dict(DYNAMIC)))
 """OpenRLHF's own mistake: an update is made of its last micro-batch."""
 ELSEWHERE = {
@@ -69,6 +71,7 @@ UPDATES = 2
 JOINED = ("RLS811", "RLS812", "RLS419")
 COMPARED = {
     *("RLS203", "RLS210", "RLS301", "RLS305", "RLS314", "RLS401", "RLS404", "RLS423", "RLS602", "RLS605"),
+    "RLS703",
     *("RLS801", "RLS802", "RLS804", "RLS805", "RLS806", "RLS807", "RLS808", "RLS811", "RLS812", "RLS901", "RLS902"),
 }
 """Rules that have something to compare in each healthy run."""
@@ -79,7 +82,7 @@ OF_CONTROLLER = {"RLS101", "RLS306", "RLS516", "RLS517"}
 @pytest.fixture(scope="module")
 def trained(extensions: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
     """What is said of each case."""
-    return reports(tmp_path_factory.mktemp("ranks"), [*FAULTY, *NOT_LOADED, *HEALTHY, *LOSING], extensions)
+    return reports(tmp_path_factory.mktemp("ranks"), [*FAULTY, *NOT_LOADED, *AVERAGES, *HEALTHY, *LOSING], extensions)
 
 
 @pytest.mark.parametrize("case", HEALTHY, ids=lambda case: case.name)
@@ -99,6 +102,15 @@ def test_a_healthy_run_is_silent(case: Case, trained: dict[str, Report]) -> None
         *(["LoRA"] if "lora" in case.name else []),
     ):
         assert unproved(passed | OF_CONTROLLER, "openrlhf", deployment) == set()
+
+
+def test_averaged_weights_are_compared_with_their_formula(trained: dict[str, Report]) -> None:
+    two, three = (trained[case.name] for case in AVERAGES)
+    assert [str(finding) for finding in alarms(two)] == []
+    assert next(of.verdict for of in two.rules if of.code == "RLS703") == "PASS"
+    # OpenRLHF writes them into gathered weights, which ZeRO-3 gives back without the change.
+    (found,) = alarms(three)
+    assert (found.code, found.observed) == ("RLS703", "other moving average of the weights")
 
 
 @pytest.mark.parametrize("case", LOSING, ids=lambda case: case.name)

@@ -112,13 +112,38 @@ def trainer_of(args: Any, strategy: Any, updates: int) -> Any:
     return ActorPPOTrainer(
         strategy,
         model,
-        ema_model=None,
+        ema_model=averaged_of(args, strategy) if args.train.enable_ema else None,
+        ema_beta=args.train.ema_beta,
         actor_optim=optimizer,
         actor_scheduler=scheduler,
         micro_train_batch_size=args.train.micro_batch_size,
         dataloader_pin_memory=False,
         eps_clip=args.actor.eps_clip,
     )
+
+
+def averaged_of(args: Any, strategy: Any) -> Any:
+    """The model of averaged weights, made as OpenRLHF's process does (trainer/ray/ppo_actor.py 0.11.2:536)."""
+    from openrlhf.models import Actor
+
+    model = Actor(
+        args.actor.model_name_or_path,
+        attn_implementation=args.ds.attn_implementation,
+        param_dtype=args.ds.param_dtype,
+        ds_config=strategy.get_ds_eval_config(offload=True),
+    )
+    model._offload = True
+    return strategy.prepare(model)
+
+
+def save(trainer: Any, folder: Path) -> None:
+    """Save the model for others, as OpenRLHF's process does (trainer/ray/ppo_actor.py 0.11.2:609)."""
+    from transformers import AutoTokenizer
+
+    args = trainer.args
+    tokenizer = AutoTokenizer.from_pretrained(args.actor.model_name_or_path)
+    model = trainer.ema_model if args.train.enable_ema else trainer.actor
+    trainer.strategy.save_model(model, tokenizer, str(folder / "saved"))
 
 
 def sends_to_nobody(trainer: Any) -> None:
@@ -196,6 +221,7 @@ def train(case: Case, model: Path, folder: Path) -> None:
         trainer.ppo_train(0.0)
         trainer.replay_buffer.clear()
         trainer.broadcast_to_vllm()
+        save(trainer, folder)
 
 
 def main(folder: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from rlstep_hooks.observe.checkpoints import State
 from rlstep_hooks.observe.held_checksums import checksum_of_all, kept_of
-from rlstep_hooks.observe.saved_files import read_file, weights_in, weights_in_safetensors
+from rlstep_hooks.observe.saved_files import read_file, weights_in, weights_in_files
 from rlstep_hooks.observe.sharding.saved_zero import LATEST
 from rlstep_hooks.systems.openrlhf.observe.fingerprint import label_of, sums_of, total
 
@@ -55,13 +55,14 @@ def weights_published(model: Any, folder: str) -> Found:
 
     Args:
         model: OpenRLHF's actor, whose `model` is an engine of DeepSpeed's, or the engine of a critic.
-        folder: Where its files are (utils/deepspeed/deepspeed.py 0.11.2:533 `save_model`, which the first process writes).
+        folder: Where its files are (utils/deepspeed/deepspeed.py 0.11.2:533 `save_model`: the first process writes them, and all wait
+            for it). Where ZeRO-3 has cut the model, each process looks at its own parts.
     """
     engine = getattr(model, "model", model)
     inner = getattr(engine, "module", engine)
-    if not _is_whole(inner) or (torch.distributed.is_initialized() and torch.distributed.get_rank()):
+    if _is_whole(inner) and torch.distributed.is_initialized() and torch.distributed.get_rank():
         return "unknown"
-    return weights_in_safetensors(Path(folder), inner)
+    return weights_in_files(Path(folder), inner)
 
 
 def _is_whole(model: Any) -> bool:

@@ -94,6 +94,8 @@ class SamplesAsTheyCame:
         self._places: dict[int, int] = {}
         """Places in the buffer, by the identity of the sample."""
         self._taken: list[int] = []
+        self._chance = 1.0
+        """That permutations leave as many passes as came in the buffer's order, one after the other, as they stand."""
         self._told = False
 
     def begin(self, items: Sequence[Any]) -> None:
@@ -114,12 +116,15 @@ class SamplesAsTheyCame:
         """The passes are over."""
         whole, taken = [*range(len(self._places))], self._taken
         self._places, self._taken = {}, []
-        if self._told or not whole or len(taken) % len(whole) or factorial(min(len(whole), 20)) < 1 / _CERTAIN:
+        if self._told or not whole or len(taken) % len(whole):
             return
-        passes = [taken[begin : begin + len(whole)] for begin in range(0, len(taken), len(whole))]
-        if whole in passes:
-            self._told = True
-            _tell(self._recorder, MINIBATCH_ORDER, "shuffled", "the samples as they came")
+        for begin in range(0, len(taken), len(whole)):
+            stands = taken[begin : begin + len(whole)] == whole
+            self._chance = self._chance / factorial(min(len(whole), 20)) if stands else 1.0
+            if self._chance < _CERTAIN:
+                self._told = True
+                _tell(self._recorder, MINIBATCH_ORDER, "shuffled", "the samples as they came")
+                return
 
 
 def _tell(recorder: EventRecorder, name: str, right: str, found: str) -> None:

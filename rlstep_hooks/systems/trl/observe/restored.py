@@ -22,7 +22,7 @@ from rlstep_hooks.observe.saved_files import (
     read_file,
     saved_heads,
     trained_parameters,
-    weights_in_safetensors,
+    weights_in_files,
 )
 from rlstep_hooks.observe.shards import plain_name
 from rlstep_hooks.record.describe import describe
@@ -80,7 +80,7 @@ def _facts(trainer: Any, folder: Path) -> dict[str, Any]:
     of_scheduler = read_file(folder / "scheduler.pt", safe_globals) if loads else None
     step = optimizer_step(optimizer)
     facts = {
-        "weights": weights_in_safetensors(folder, trainer.model),
+        "weights": weights_in_files(folder, trainer.model),
         "optimizer_step": step if of_optimizer is not None else None,
         "saved_optimizer_step": None if of_optimizer is None else _saved_step(of_optimizer),
         "lr_tick": None if of_scheduler is None else tick_of(trainer.lr_scheduler),

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlstep_hooks.observe.saved_files import moments_in, read_file, weights_in_safetensors
+from rlstep_hooks.observe.saved_files import moments_in, read_file, weights_in_files
 from rlstep_hooks.observe.saved_parts import SavedParts
 from rlstep_hooks.observe.sharding.zero import wrapped_optimizer
 from rlstep_hooks.systems.trl.observe.restored import safe_globals
@@ -49,7 +49,7 @@ class SavedWatch:
             return {}
         of_optimizer = read_file(folder / "optimizer.pt", safe_globals)
         return {
-            "weights": weights_in_safetensors(folder, trainer.model),
+            "weights": weights_in_files(folder, trainer.model),
             "moments": "unknown" if of_optimizer is None else moments_in(of_optimizer, wrapped_optimizer(trainer)),
         }
 

@@ -10,6 +10,7 @@ from rlstep_hooks.observe.replicas import Replicated
 from rlstep_hooks.observe.sharding.dtensors import of_dtensors
 from rlstep_hooks.observe.sharding.flat_shards import of_flat_shards
 from rlstep_hooks.observe.sharding.places import Reduction
+from rlstep_hooks.observe.sharding.replicated import replicated
 from rlstep_hooks.observe.shards import plain_name
 
 USUAL_PASSES = 16
@@ -38,14 +39,31 @@ def reduction_of(engine: Any) -> Reduction:
         return Reduction([], hidden=SEQUENCES)
     if isinstance(engine.module, FullyShardedDataParallel):
         return of_flat_shards(engine.module)
-    if any(hasattr(parameter, "to_local") for parameter in engine.module.parameters()):
+    if _has_dtensors(engine.module):
         return of_dtensors(engine.module)
+    if _is_fsdp(engine):  # nobody has sharded the model, and its gradients are to be the mean all the same
+        return replicated((plain_name(name), of) for name, of in engine.module.named_parameters())
     return Reduction([], hidden=f"{type(engine).__name__} shards its model neither with FSDP1 nor with FSDP2")
+
+
+def _has_dtensors(model: Any) -> bool:
+    return any(hasattr(parameter, "to_local") for parameter in model.parameters())
+
+
+def _is_fsdp(engine: Any) -> bool:
+    """Whether an engine is one of those that shard with FSDP1 or FSDP2."""
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
+
+    return isinstance(engine, FSDPEngine)
 
 
 def replicas_of(engine: Any) -> list[Replicated]:
     """What every rank should hold alike: the buffers, which verl sends from rank 0 when it shards a model (utils/fsdp_utils.py 0.9.1
-    `fsdp2_load_full_state_dict`; FSDP1 with `sync_module_states`). Weights, adapters among them, are shards."""
-    return [
-        Replicated("buffers", [(plain_name(name), of) for name, of in engine.module.named_buffers() if not of.is_meta])
-    ]
+    `fsdp2_load_full_state_dict`; FSDP1 with `sync_module_states`). Weights, adapters among them, are shards; where nobody has sharded
+    the model, each rank holds them all."""
+    model = engine.module
+    buffers = Replicated("buffers", [(plain_name(name), of) for name, of in model.named_buffers() if not of.is_meta])
+    if isinstance(model, FullyShardedDataParallel) or _has_dtensors(model) or not _is_fsdp(engine):
+        return [buffers]
+    weights = [(plain_name(name), of) for name, of in model.named_parameters() if of.requires_grad]
+    return [Replicated("weights", weights), buffers]
