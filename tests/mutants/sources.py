@@ -59,7 +59,8 @@ class LivingFunctions:
         files = set(self._files.values())
         gc.unfreeze()
         for function in gc.get_objects():
-            if isinstance(function, types.FunctionType) and function.__code__.co_filename in files:
+            # `isinstance` would ask a weak proxy for the class of what may be gone.
+            if type(function) is types.FunctionType and function.__code__.co_filename in files:
                 self._found[_place(function.__code__)].append(function)
 
     @contextmanager

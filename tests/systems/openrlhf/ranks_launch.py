@@ -38,35 +38,47 @@ def reports(folder: Path, cases: Sequence[Case], extensions: Path) -> dict[str, 
         extensions: Where DeepSpeed keeps what it compiles.
     """
     (folder / "cases.json").write_bytes(msgspec.json.encode(list(cases)))
-    environment = os.environ | ENVIRONMENT | {"TORCH_EXTENSIONS_DIR": str(extensions)}
-    environment["PYTHONPATH"] = os.pathsep.join(map(str, (CPU_FOLDER, ROOT)))
-    # DeepSpeed looks for the `ninja` of its environment.
-    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", "")])
     with (folder / "output.txt").open("wb") as output:
         subprocess.run(
             torchrun(RANKS, str(SCRIPT), str(folder)),
-            env=environment,
+            env=os.environ | variables(extensions),
             stdout=output,
             stderr=subprocess.STDOUT,
             timeout=LIMIT,
             check=False,
         )
-    return {case.name: judged(folder, case) for case in cases}
+    for case in cases:
+        done = [(folder / case.name / f"done{rank}").exists() for rank in range(RANKS)]
+        assert all(done), (folder / "output.txt").read_text(errors="replace")[-6000:]
+    return {case.name: judged(folder / case.name, case) for case in cases}
+
+
+def variables(extensions: Path) -> dict[str, str]:
+    """Variables of a launch.
+
+    Args:
+        extensions: Where DeepSpeed keeps what it compiles.
+    """
+    return ENVIRONMENT | {
+        "TORCH_EXTENSIONS_DIR": str(extensions),
+        "PYTHONPATH": os.pathsep.join(map(str, (CPU_FOLDER, ROOT))),
+        # DeepSpeed looks for the `ninja` of its environment.
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+    }
 
 
 def judged(folder: Path, case: Case) -> Report:
-    """The report of one case."""
-    done = [(folder / case.name / f"done{rank}").exists() for rank in range(RANKS)]
-    assert all(done), (folder / "output.txt").read_text(errors="replace")[-6000:]
+    """The report of one case, whose ranks left their records in a folder."""
     plan = phase_plan(
         world_size=RANKS,
         samples=RANKS * ROLLOUT,
         minibatches=(8, 8),
         # Dynamic batches are cut by their tokens.
         microbatch=None if case.settings.get("train.dynamic_batch_enable") else 4,
+        reuse=int(case.settings.get("train.max_epochs", 1)),
         rollouts=case.rollouts,
         syncs="after_updates",
     )
     lines = [line for line in scripted_phases(PhaseCase(schedule=plan)) if line[0] == CONTROLLER]
-    write_records(folder / case.name, lines)
-    return report_of(folder / case.name)
+    write_records(folder, lines)
+    return report_of(folder)

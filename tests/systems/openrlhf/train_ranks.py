@@ -192,8 +192,8 @@ def rollout(trainer: Any, watch: Any) -> None:
     watch.appended()
 
 
-def train(case: Case, model: Path, folder: Path) -> None:
-    """Train one case, and leave its record."""
+def train(case: Case, model: Path, folder: Path) -> Any:
+    """Train one case, and leave its record. OpenRLHF's trainer, when it is done."""
     import torch
 
     from rlstep_hooks.systems.openrlhf.observe.environment import FOLDER, RUN
@@ -212,21 +212,21 @@ def train(case: Case, model: Path, folder: Path) -> None:
         FAULTS[name].apply(first + at)
     if args.ds.adam_offload:
         cpu.no_compiler(sys.modules["openrlhf.utils.deepspeed.deepspeed"])
-    trainer = trainer_of(args, strategy_of(args), 2 * case.rollouts)
+    trainer = trainer_of(args, strategy_of(args), 2 * case.rollouts * args.train.max_epochs)
     sends_to_nobody(trainer)
     watch = OpenRlhfTrainer(trainer, "policy", trainer.actor.model)
     torch.manual_seed(torch.distributed.get_rank())
     for _ in range(case.rollouts):
         rollout(trainer, watch)
-        trainer.ppo_train(0.0)
+        trainer.ppo_train(args.algo.kl.init_coef)
         trainer.replay_buffer.clear()
         trainer.broadcast_to_vllm()
         save(trainer, folder)
+    return trainer
 
 
-def main(folder: Path) -> None:
-    """Train all cases of a folder."""
-    cases = msgspec.json.decode((folder / "cases.json").read_bytes(), type=list[Case])
+def begin(folder: Path) -> None:
+    """Join the ranks, with what stands in for a GPU, and a model and prompts in a folder."""
     cpu.install()
     from rlstep_hooks.record import cadence
 
@@ -237,18 +237,23 @@ def main(folder: Path) -> None:
 
     assert rank_faults.NAMES
     faults.follow_training()
-    rank = int(os.environ["RANK"])
-    if rank == 0:
+    if os.environ["RANK"] == "0":
         write_model(folder / "model")
         write_rows(folder / "prompts.jsonl", 8)
     import deepspeed
 
     deepspeed.init_distributed()
     torch.distributed.barrier()
+
+
+def main(folder: Path) -> None:
+    """Train all cases of a folder."""
+    cases = msgspec.json.decode((folder / "cases.json").read_bytes(), type=list[Case])
+    begin(folder)
     for case in cases:
         (folder / case.name).mkdir(exist_ok=True)
         train(case, folder / "model", folder / case.name)
-        (folder / case.name / f"done{rank}").touch()
+        (folder / case.name / f"done{os.environ['RANK']}").touch()
 
 
 if __name__ == "__main__":

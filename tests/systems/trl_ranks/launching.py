@@ -8,15 +8,25 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from tests.systems.torchrun import torchrun
-from tests.systems.trl_ranks.cases import Case, Deployment, Outcome
+from tests.systems.trl_ranks.cases import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+
+class Named(Protocol):
+    """A case, which is written as JSON for the ranks."""
+
+    @property
+    def name(self) -> str:
+        """Of the folder that gets what the ranks leave of it."""
+
 
 SCRIPT = Path(__file__).with_name("train_many.py")
 ROOT = Path(__file__).parents[3]
@@ -26,22 +36,24 @@ PATIENCE = 240.0
 
 def outcomes(
     folder: Path,
-    deployment: Deployment,
-    cases: Sequence[Case],
+    deployment: str,
+    cases: Sequence[Named],
     *,
     ranks: int = 2,
     patience: float = PATIENCE,
     script: Path = SCRIPT,
+    environment: Mapping[str, str] = MappingProxyType({}),
     say: Callable[[str, list[Outcome]], None] = lambda name, of_ranks: None,
 ) -> dict[str, list[Outcome]]:
     """Train cases on several ranks; the outcomes of each case, by rank.
 
     Args:
         folder: Where records go; of this deployment alone. Cases whose outcomes are there already are not trained again.
-        deployment: How the ranks share the model.
+        deployment: How the ranks share the model, as the script is told.
         cases: What is trained, in this order.
         ranks: Number of processes.
         script: Trains them, as `train_many` does.
+        environment: More variables of the launch.
         patience: Seconds without a new outcome after which a launch is ended, and begun again with the next case.
         say: Is called with each case that is done.
     """
@@ -55,7 +67,7 @@ def outcomes(
     while left:
         (folder / "cases.json").write_bytes(msgspec.json.encode(left))
         with (folder / "output.txt").open("ab") as output:
-            process = _started(script, folder, deployment, ranks, output)
+            process = _started([str(script), str(folder), deployment], ranks, output, environment)
             done = _watched(process, folder, left, ranks, found, say, patience)
         if done == len(left):
             break
@@ -69,10 +81,10 @@ def outcomes(
     return found
 
 
-def _started(script: Path, folder: Path, deployment: Deployment, ranks: int, output: object) -> subprocess.Popen[bytes]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+def _started(command: Sequence[str], ranks: int, output: object, more: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"} | more
     return subprocess.Popen(
-        torchrun(ranks, str(script), str(folder), deployment),
+        torchrun(ranks, *command),
         env=environment,
         stdout=output,  # type: ignore[call-overload]  # an open file
         stderr=subprocess.STDOUT,
@@ -83,7 +95,7 @@ def _started(script: Path, folder: Path, deployment: Deployment, ranks: int, out
 def _watched(
     process: subprocess.Popen[bytes],
     folder: Path,
-    cases: Sequence[Case],
+    cases: Sequence[Named],
     ranks: int,
     found: dict[str, list[Outcome]],
     say: Callable[[str, list[Outcome]], None],

@@ -10,26 +10,24 @@ import logging
 import os
 import sys
 import time
-import traceback
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import msgspec
 import torch
 
 from rlstep_hooks import StepAuditCallback
 from rlstep_hooks.session import session
 from rlstep_hooks.testing.tiny_trl import tiny_model, tiny_tokenizer, tiny_trainer
 from tests.faults.trl_faults import FAULTS
-from tests.mutants.operators import Mutation
-from tests.mutants.sources import LivingFunctions, executed
+from tests.mutants.on_ranks import mistaken, with_lines
 from tests.systems.trl_ranks.cases import WRITTEN, Case, Deployment, Found, Outcome
 from tests.systems.trl_ranks.rank_faults import OF_CHECKPOINTS, OF_PARTS, OF_RANKS, SCALED
+from tests.systems.trl_ranks.rank_loop import each_case
 from tests.systems.trl_ranks.zero_faults import DRIFT, OF_WHOLE_MODELS, ZERO_FAULTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from rlstep_hooks.judge.report import Report
 
@@ -212,27 +210,6 @@ def train(folder: Path, deployment: Deployment, case: Case, engines: list[Any]) 
     return outcome_of(audit.report, trainer)
 
 
-@contextlib.contextmanager
-def mutated(case: Case) -> Iterator[None]:
-    """With the case's mistake in the framework's source."""
-    if not case.mutation:
-        yield
-        return
-    mutation = Mutation(**case.mutation)
-    with LivingFunctions([mutation.module]).in_force(mutation):
-        yield
-
-
-def traced(folder: Path, deployment: Deployment, case: Case, engines: list[Any]) -> Outcome:
-    """Train a case, and write which lines of the modules that it names were executed."""
-    if not case.traced:
-        return train(folder, deployment, case, engines)
-    outcomes: list[Outcome] = []
-    lines = executed(case.traced, lambda: outcomes.append(train(folder, deployment, case, engines)))
-    (folder / f"lines{os.environ['RANK']}.json").write_bytes(msgspec.json.encode(lines))
-    return outcomes[0]
-
-
 def train_draw(folder: Path, deployment: Deployment, case: Case) -> Outcome:
     """Train a random configuration on this rank."""
     from tests.systems.trl.random_runs.draws import Draw
@@ -257,8 +234,10 @@ TrainCase: TypeAlias = "Callable[[Path, Deployment, Case, list[Any]], Outcome]"
 
 def any_case(folder: Path, deployment: Deployment, case: Case, engines: list[Any]) -> Outcome:
     """Train a case of TRL."""
-    with mutated(case):
-        return train_draw(folder, deployment, case) if case.draw else traced(folder, deployment, case, engines)
+    with mistaken(case.mutation):
+        if case.draw:
+            return train_draw(folder, deployment, case)
+        return with_lines(folder, case.traced, lambda: train(folder, deployment, case, engines))
 
 
 def main(folder: Path, deployment: Deployment, train_case: TrainCase) -> None:
@@ -270,7 +249,6 @@ def main(folder: Path, deployment: Deployment, train_case: TrainCase) -> None:
 
     datasets.disable_progress_bars()
     session.INTERVAL = 0.0  # as in a run whose rollouts take longer than a second
-    rank = int(os.environ["RANK"])
     if deployment.startswith("fsdp"):
         allow_sharding_on_the_cpu()
     engines: list[Any] = []
@@ -282,21 +260,12 @@ def main(folder: Path, deployment: Deployment, train_case: TrainCase) -> None:
         engines = kept_engines()
         # A configuration that is refused would leave a group of which DeepSpeed's own module knows nothing.
         deepspeed.init_distributed("gloo", auto_mpi_discovery=False)
-    cases = msgspec.json.decode((folder / "cases.json").read_bytes(), type=list[Case])
-    for case in cases:
-        place = folder / case.name
-        place.mkdir(exist_ok=True)
-        (place / f"begun{rank}").write_text(str(os.getpid()))
-        started = time.monotonic()
+
+    def one_case(place: Path, case: Case) -> Outcome:
         forget(engines)
-        try:
-            outcome = train_case(place, deployment, case, engines)
-        except Exception as error:  # noqa: BLE001 - whatever training raises is the outcome
-            lines = traceback.format_exc()[-1500:]
-            outcome = Outcome(error=f"{type(error).__name__}: {error}"[:500] + "\n" + lines)
-        outcome = msgspec.structs.replace(outcome, seconds=time.monotonic() - started)
-        (place / f"rank{rank}.tmp").write_bytes(msgspec.json.encode(outcome))
-        (place / f"rank{rank}.tmp").rename(place / f"rank{rank}.json")
+        return train_case(place, deployment, case, engines)
+
+    each_case(folder, Case, one_case)
     with contextlib.suppress(Exception):
         torch.distributed.destroy_process_group()
     os._exit(0)  # torch aborts or hangs now and then when the interpreter of a rank exits, after all is done
