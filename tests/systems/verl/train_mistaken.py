@@ -120,13 +120,13 @@ def train(folder: Path, place: Path, strategy: str, run: str) -> Outcome:
         )
         worker.update_actor(data)
         nothing_is_sent(trainer, rollout + 1)
-    return Outcome(trained=digest_of(worker.actor.engine.module))
+    return Outcome(trained=digest_of(worker.actor.engine.optimizer))
 
 
-def digest_of(module: Any) -> str:
-    """A digest of what this rank holds of the trained weights."""
+def digest_of(optimizer: Any) -> str:
+    """A digest of what this rank's optimizer steps: its part of the trained weights."""
     digest = hashlib.sha256()
-    for parameter in module.parameters():
+    for parameter in [parameter for group in optimizer.param_groups for parameter in group["params"]]:
         held = parameter.detach()
         held = held.to_local() if hasattr(held, "to_local") else held
         digest.update(held.contiguous().flatten().view(torch.uint8).numpy().tobytes())
