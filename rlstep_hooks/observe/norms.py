@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,3 +33,13 @@ def parameters_of(optimizer: Any) -> Iterator[Any]:
     """All parameters that an optimizer updates."""
     for group in optimizer.param_groups:
         yield from group["params"]
+
+
+def clipped_with(parameters: Iterable[Any], optimizer: Any) -> Iterator[Any]:
+    """The parameters of a model, of which an optimizer may hold a part, and what the optimizer updates beside them: a wrapper may have
+    left others in the model's places."""
+    seen: set[int] = set()
+    for parameter in chain(parameters, parameters_of(optimizer)):
+        if id(parameter) not in seen:
+            seen.add(id(parameter))
+            yield parameter

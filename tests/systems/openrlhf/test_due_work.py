@@ -159,6 +159,8 @@ def test_samples_that_are_not_shuffled_are_told_once() -> None:
     assert trained(came[::-1] + came) == told, "one of two passes"
     assert trained(came[::-1]) == []
     assert trained(came[:12]) == [], "not all of them were taken"
-    assert trained([*range(8)], samples=8) == told, "of eight samples one order in 40 320 is this one, and twice so no chance"
+    assert trained([*range(8)], samples=8) == told, (
+        "of eight samples one order in 40 320 is this one, and twice so no chance"
+    )
     assert trained([*range(4)], samples=4) == [], "twice one of 24 orders"
-    assert trained([*range(4)] + [3, 2, 1, 0], samples=4) == []
+    assert trained([*range(4), 3, 2, 1, 0], samples=4) == []

@@ -1,5 +1,5 @@
-"""`python -m tests.systems.verl.mutants_on_ranks STRATEGY --number 60 --seed 1`: mistakes made by a machine in the source that two ranks
-train verl's policy with: verl's workers, engine and losses, and torch's sharding.
+"""`python -m tests.systems.verl.mutants_on_ranks STRATEGY --number 60 --seed 1`: mistakes made by a machine in the source that two
+ranks train verl's policy with: verl's workers, engine and losses, and torch's sharding.
 
 Ray, engine and controller are left out (`train_mistaken.py`).
 """
@@ -118,9 +118,7 @@ def main() -> int:
     parser.add_argument("strategy", choices=list(MODULES))
     arguments = arguments_of(parser)
     strategy: str = arguments.strategy
-    trainings = Trainings(
-        f"verl, {strategy}", ALL + MODULES[strategy], tuple(RUNS), functools.partial(train, strategy)
-    )
+    trainings = Trainings(f"verl, {strategy}", ALL + MODULES[strategy], tuple(RUNS), functools.partial(train, strategy))
     return session(trainings, arguments)
 
 

@@ -1,5 +1,5 @@
-"""`train_mistaken.py FOLDER STRATEGY`, started once for each rank: trains verl's policy worker with mistakes of a machine in its source,
-one after the other, each in the configuration that it was drawn for.
+"""`train_mistaken.py FOLDER STRATEGY`, started once for each rank: trains verl's policy worker with mistakes of a machine in its
+source, one after the other, each in the configuration that it was drawn for.
 
 Ray, engine and controller are left out, so that a case takes seconds: verl's worker, engine, loop and loss are real, the samples are
 random tokens, and what a controller would record is written by the session. The observer is the one of real runs.
@@ -66,7 +66,7 @@ def samples(rollout: int) -> Any:
     tokens = tokens * attention
     places = torch.arange(PROMPT + RESPONSE).expand(ROLLOUT, -1) * attention
     names = [f"{rollout}-{os.environ['RANK']}-{row}" for row in range(ROLLOUT)]
-    data = tensordict_utils.get_tensordict(
+    return tensordict_utils.get_tensordict(
         tensor_dict={
             "prompts": tokens[:, :PROMPT],
             "responses": tokens[:, PROMPT:],
@@ -79,7 +79,6 @@ def samples(rollout: int) -> Any:
         },
         non_tensor_dict={"temperature": 1.0, "pad_token_id": 0},
     )
-    return data
 
 
 def nothing_is_sent(trainer: Any, number: int) -> None:

@@ -14,7 +14,7 @@ from rlstep_hooks.observe.compared import is_compared, is_compared_whole, is_pro
 from rlstep_hooks.observe.gradient_watch import GradientWatch
 from rlstep_hooks.observe.guard import Guard, contained
 from rlstep_hooks.observe.hooks import Hooks
-from rlstep_hooks.observe.norms import norm_of_gradients, parameters_of
+from rlstep_hooks.observe.norms import clipped_with, norm_of_gradients, parameters_of
 from rlstep_hooks.observe.optimizer_tensors import optimizer_tensors, stepped_by
 from rlstep_hooks.observe.rates import ScheduleWatch, keeps_still, rates_of, tick_of
 from rlstep_hooks.observe.reduction import ReductionWatch
@@ -440,8 +440,7 @@ class UpdateObserver:
         optimizer may hold a part. DeepSpeed clips its own optimizer's, which are no tensors of the model."""
         if getattr(self._trainer, "is_deepspeed_enabled", False):
             return parameters_of(optimizer)
-        parameters: Iterable[Any] = self._trainer.model.parameters()
-        return parameters
+        return clipped_with(self._trainer.model.parameters(), optimizer)
 
     def _writes_so_far(self) -> list[int] | None:
         """How often torch saw an in-place write to each of these tensors of the model; None where sharding moves weights about."""

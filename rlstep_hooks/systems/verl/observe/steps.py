@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rlstep_hooks.observe.gathered_gradients import GatheredGradientWatch
 from rlstep_hooks.observe.guard import Guard, contained
 from rlstep_hooks.observe.hooks import Hooks
-from rlstep_hooks.observe.norms import norm_of_gradients
+from rlstep_hooks.observe.norms import clipped_with, norm_of_gradients
 from rlstep_hooks.observe.optimizer_tensors import stepped_by
 from rlstep_hooks.observe.reduction import ReductionWatch
 from rlstep_hooks.observe.replicas import ReplicaWatch
@@ -200,7 +200,8 @@ class EngineSteps:
         limit = self._limits[role]
         if limit > 0 and self._losses.looks_at_all:
             # verl clips the whole module, of which an optimizer may hold a part (transformer_impl.py 0.9.1:805).
-            self._record.see_norm(role, norm_of_gradients(self._engines[role].module.parameters()), limit)
+            clipped = clipped_with(self._engines[role].module.parameters(), call.owner)
+            self._record.see_norm(role, norm_of_gradients(clipped), limit)
 
     def _after(self, call: Call) -> None:
         self._stepped = True
