@@ -98,6 +98,11 @@ SAVED: dict[Role, str] = {"policy": "saved_checkpoints", "critic": "saved_checkp
 those that were others: the updates before it, None where nobody counted them there, and which part."""
 
 
+LOADED: dict[Role, str] = {"policy": "policy_loaded", "critic": "critic_loaded"}
+"""Names of the facts that say whether a role's model had the weights of its files when the framework had loaded it: "as saved",
+"others" or "unknown"."""
+
+
 def never_seen(started: RunStarted) -> dict[str, str]:
     """The topics that nothing of a run shows -> the reason."""
     topics = started.facts.get(NEVER_SEEN)

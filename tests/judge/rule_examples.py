@@ -466,7 +466,7 @@ EXAMPLES: dict[str, Callable[[], list[Finding]]] = {
             },
         )
     ),
-    "RLS423": lambda: judged(with_facts(run(), policy_loaded="others")),
+    "RLS423": lambda: judged(with_facts(run(), policy_loaded="others", critic_loaded="as saved")),
     "RLS419": lambda: held_by(
         looks((1, 2, 3), (1, 2, 3)),
         looks((4, 5, 6), (4, 5, 6), update=2, moment="after"),

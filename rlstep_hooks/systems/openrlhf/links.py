@@ -177,8 +177,9 @@ RULES: dict[str, Link] = {
         "length at which answers of one turn were cut off"
     ),
     "RLS423": yes(
-        "once, when the policy has been loaded: the first rows of up to 16 tensors",
-        "in ZeRO-3 in the first process; not the critic, nor what a resumed run begins with",
+        "once, when policy and critic have been loaded: the first rows of what a process holds of up to 16 tensors",
+        "not the critic's head, nor what a resumed run begins with",
+        proved=("ZeRO-2", "ZeRO-3"),
     ),
     "RLS411": yes("a checksum of its weights", "not on other machines than the controller's"),
     "RLS414": yes("the first rollout of a run"),
@@ -197,11 +198,11 @@ RULES: dict[str, Link] = {
     "RLS519": yes("the completions of each rollout, in the controller"),
     "RLS702": yes("the weights of each role, and the moments of its optimizer", "not the state of random generators"),
     "RLS703": yes(
-        "the first rows of up to 16 tensors, in DeepSpeed's checkpoints and in the models that are saved for others; the moving "
-        "average of the weights (`train.enable_ema`) by its formula, when it is saved",
-        "moments, and the float32 weights that are stepped, where ZeRO writes them; no average in float16; what is saved once training "
-        "is over is in the report that is made of the record afterwards",
-        proved=("ZeRO-2",),
+        "the first rows of what a process holds of up to 16 tensors, in DeepSpeed's checkpoints and in the models that are saved for "
+        "others; the moving average of the weights (`train.enable_ema`) by its formula, when it is saved",
+        "moments, and the float32 weights that are stepped, where ZeRO writes them; in ZeRO-3 no whole weights in DeepSpeed's own "
+        "files; no average in float16; what is saved once training is over is in the report that is made of the record afterwards",
+        proved=("ZeRO-2", "ZeRO-3"),
     ),
     "RLS801": yes(
         "ppo and gspo, dual clip, both means, the correction for the engine's log-probs with its level, gate and bounds, the KL term, "

@@ -255,8 +255,8 @@ RULES: dict[str, Link] = {
         "probed",
     ),
     "RLS423": yes(
-        "once, when the trainer has loaded the model from a path: the first rows of up to 16 tensors",
-        "with ZeRO-3 in the first process; not where a script makes the model, nor what changes it before training begins",
+        "once, when the trainer has loaded the model from a path: the first rows of what a process holds of up to 16 tensors",
+        "not where a script makes the model, nor what changes it before training begins",
         proved=("DDP", "FSDP2", "ZeRO-2", "ZeRO-3"),
     ),
     "RLS312": yes(

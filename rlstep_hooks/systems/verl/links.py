@@ -164,8 +164,8 @@ RULES: dict[str, Link] = {
         f"{WORDS['compared']}, not with fused kernels or sequence parallelism",
     ),
     "RLS423": yes(
-        "once, when the policy has been loaded: the first rows of up to 16 tensors",
-        "not FSDP1's flat parameters, nor the critic, nor what a resumed run begins with",
+        "once, when policy and critic have been loaded: the first rows of what a process holds of up to 16 tensors",
+        "not FSDP1's flat parameters, nor the critic's head, nor what a resumed run begins with",
     ),
     "RLS404": yes(f"the policy's weights by a probe, and all of them {WORDS['whole']}"),
     "RLS406": yes("all updates, by the advantages of the rollouts"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rlstep_hooks.record.events import GradientParts, Measured
+from rlstep_hooks.record.events import FactsRead, GradientParts, Measured
 from tests.detection.outcomes import Clean, note
 from tests.reports import unproved
 from tests.systems.openrlhf import rank_faults
@@ -159,5 +159,9 @@ def test_all_processes_of_two_ranks_are_silent(stage: int, assets: Assets, exten
     assert {code: outcomes[code].verdict for code in compared} == dict.fromkeys(compared, "PASS")
     events = [event for process in ("rank0", "critic0") for event in run.record(process)]
     assert {event.role for event in events if isinstance(event, GradientParts)} == {"policy", "critic"}
+    facts = [event.facts for event in events if isinstance(event, FactsRead)]
+    assert {"policy_loaded": "as saved", "critic_loaded": "as saved"}.items() <= {
+        name: of for each in facts for name, of in each.items()
+    }.items()
     measured = [of for event in events if isinstance(event, Measured) for of in event.microbatches]
     assert {of.clean_of for of in measured if of.role == "critic" and of.clean_gap is not None} == {"the values"}

@@ -425,6 +425,20 @@ def the_policy_is_not_loaded(at: int) -> None:
     wrap_in_trainer(ENGINE, "FSDPEngine", "_build_module", build_module)
 
 
+@fault(report="a critic whose layers are initialised again", code="RLS423", variant="critic", whole_run=True)
+def the_critic_is_not_loaded(at: int) -> None:
+    """The critic's matrices are drawn anew after they were loaded."""
+
+    def build_module(wrapped: Any, engine: Any, args: Any, kwargs: Any) -> Any:
+        module = wrapped(*args, **kwargs)
+        for name, weights in module.named_parameters():
+            if hasattr(module, "score") and weights.dim() > 1 and "score" not in name:
+                weights.data.normal_(std=0.02)
+        return module
+
+    wrap_in_trainer(ENGINE, "FSDPEngine", "_build_module", build_module)
+
+
 @fault(report="verl 0.9.1, layers frozen by accident", code="RLS408", whole_run=True)
 def layers_frozen(at: int) -> None:
     """A helper for adapters freezes the first layer of a model that is trained whole."""

@@ -11,6 +11,7 @@ from rlstep_hooks.observe.checkpoints import restored, saved
 from rlstep_hooks.observe.loaded_weights import files_of, weights_loaded
 from rlstep_hooks.observe.rates import rate_schedule
 from rlstep_hooks.observe.sharding import saved_zero
+from rlstep_hooks.record.events import LOADED
 from rlstep_hooks.systems.openrlhf.observe.checkpoints import resumed_from, state_of
 from rlstep_hooks.systems.openrlhf.observe.process import folder
 from rlstep_hooks.systems.openrlhf.observe.settings import configured_schedule
@@ -73,9 +74,9 @@ def restored_fact(engine: Any, args: Any, role: Role, process: str) -> dict[str,
 
 
 def loaded_fact(engine: Any, args: Any, role: Role) -> dict[str, Any]:
-    """The fact that rule RLS423 reads of a policy that begins with the weights of its files (ppo_actor.py 0.11.2:507); empty elsewhere.
-    Arguments as of `restored_fact`."""
-    if role != "policy" or resumed_from(args, role) is not None:
+    """The fact that rule RLS423 reads of a model that begins with the weights of its files (ppo_actor.py 0.11.2:507, ppo_critic.py);
+    empty elsewhere. Arguments as of `restored_fact`."""
+    if resumed_from(args, role) is not None:
         return {}
-    files = files_of(str(args.actor.model_name_or_path))
-    return {} if files is None else {"policy_loaded": weights_loaded(engine.module, files)}
+    files = files_of(str((args.critic if role == "critic" else args.actor).model_name_or_path))
+    return {} if files is None else {LOADED[role]: weights_loaded(engine.module, files)}

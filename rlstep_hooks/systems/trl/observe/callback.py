@@ -17,6 +17,7 @@ from rlstep_hooks.observe.patches import Patches
 from rlstep_hooks.observe.settings import attributes
 from rlstep_hooks.record import suite
 from rlstep_hooks.record.describe import describe
+from rlstep_hooks.record.events import LOADED
 from rlstep_hooks.record.logger import logger, not_evaluated
 from rlstep_hooks.record.variables import AS_RELEASE, judged_as
 from rlstep_hooks.session.agreement import StopAgreement, agree_on_run
@@ -266,7 +267,7 @@ class StepAuditCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             | restored_shards(trainer, session.options.log_dir)
         )
         if not start.updates and not self._training_calls:
-            facts |= {"policy_loaded": self._loaded}
+            facts |= {LOADED["policy"]: self._loaded}
         self._training_calls += 1
         recorder = session.begin(
             Run(

@@ -15,7 +15,7 @@ from rlstep_hooks.observe.held_checksums import checksum_of_all, kept_of
 from rlstep_hooks.observe.loaded_weights import weights_loaded
 from rlstep_hooks.observe.saved_files import moments_in, read_file, weights_in
 from rlstep_hooks.observe.saved_parts import SavedParts
-from rlstep_hooks.record.events import SAVED, FactsRead
+from rlstep_hooks.record.events import LOADED, SAVED, FactsRead
 from rlstep_hooks.session import ray_sink
 from rlstep_hooks.systems.verl.observe.engines import role_of
 from rlstep_hooks.systems.verl.observe.process import folder
@@ -44,8 +44,8 @@ class Checkpoints:
         self._engines: dict[Role, tuple[Any, State]] = {}
         """Engines that train, each with its state when it was built."""
         self._loaded_from: dict[Role, str] = {}
-        self._policy_loaded: Found = "unknown"
-        """Whether the policy had the weights of its files when its engine was built."""
+        self._loaded: dict[Role, Found] = {}
+        """Whether a model had the weights of its files when its engine was built."""
         self._saved: dict[Role, SavedParts] = {role: SavedParts(record.writer, role) for role in SAVED}
         self._begun = False
 
@@ -53,13 +53,12 @@ class Checkpoints:
     def built(self, role: Role, engine: Any) -> None:
         """An engine that trains is there."""
         self._engines[role] = engine, self._state(role, engine)
-        if role == "policy":
-            self._see_loaded(engine)
+        self._see_loaded(role, engine)
 
     @contained("weights")
-    def _see_loaded(self, engine: Any) -> None:
-        """An engine has loaded the policy (transformer_impl.py 0.9.1:276)."""
-        self._policy_loaded = weights_loaded(engine.module, Path(engine.model_config.local_path))
+    def _see_loaded(self, role: Role, engine: Any) -> None:
+        """An engine has loaded its model (transformer_impl.py 0.9.1:276)."""
+        self._loaded[role] = weights_loaded(engine.module, Path(engine.model_config.local_path))
 
     def engine(self, role: Role) -> Any:
         """The engine that trains a role."""
@@ -83,9 +82,9 @@ class Checkpoints:
         if self._begun:
             return
         self._begun = True
-        facts: dict[str, Any] = {}
-        if not self._loaded_from.get("policy"):
-            facts["policy_loaded"] = self._policy_loaded
+        facts: dict[str, Any] = {
+            LOADED[role]: of for role, of in self._loaded.items() if not self._loaded_from.get(role)
+        }
         for role, (engine, first) in self._engines.items():
             weights, manager = self._record.steps[role].weights, engine.checkpoint_manager
             facts[f"restored_{role}"] = restored(
