@@ -749,18 +749,36 @@ def mutants(session: nox.Session, target: str) -> None:
     session.run("python", "-m", "tests.mutants", target, *arguments, env=OFFLINE | kept)
 
 
-SPREAD = ("ddp", "fsdp2", "zero2", "zero3")
+SPREAD = {
+    "ddp": ("trl_ranks.mutants", "ddp"),
+    "fsdp2": ("trl_ranks.mutants", "fsdp2"),
+    "zero2": ("trl_ranks.mutants", "zero2"),
+    "zero3": ("trl_ranks.mutants", "zero3"),
+    "verl-fsdp": ("verl.mutants_on_ranks", "fsdp"),
+    "verl-fsdp2": ("verl.mutants_on_ranks", "fsdp2"),
+    "openrlhf-zero2": ("openrlhf.mutants_on_ranks", "2"),
+    "openrlhf-zero3": ("openrlhf.mutants_on_ranks", "3"),
+}
+"""Module of the tests of systems, and how its ranks share the model."""
 
 
 @nox.session(name="mutants-ranks")
-@nox.parametrize("deployment", SPREAD, ids=SPREAD)
+@nox.parametrize("deployment", list(SPREAD), ids=list(SPREAD))
 @leaves_room
 def mutants_ranks(session: nox.Session, deployment: str) -> None:
-    """The same on two ranks, in the source of TRL, accelerate, torch's sharding and DeepSpeed. 5 minutes for 200 in DDP,
-    more where mutants hang. `-- --number N --seed S` for others. Not by default."""
-    kept = install_trl_with_deepspeed(session, "0.19.8")
+    """The same on two ranks, in the source of TRL, accelerate, torch's sharding and DeepSpeed, of verl's workers, or of OpenRLHF's
+    trainer. 5 minutes for 200 in DDP, 15 for verl's and OpenRLHF's, more where mutants hang. `-- --number N --seed S` for others. Not
+    by default."""
+    kept: dict[str, str] = {}
+    if deployment.startswith("verl"):
+        install_verl(session)
+    elif deployment.startswith("openrlhf"):
+        kept = install_openrlhf(session)
+    else:
+        kept = install_trl_with_deepspeed(session, "0.19.8")
     arguments = session.posargs or ("--number", "200", "--seed", str(random.randrange(10**6)))
-    session.run("python", "-m", "tests.systems.trl_ranks.mutants", deployment, *arguments, env=OFFLINE | kept)
+    module, shared = SPREAD[deployment]
+    session.run("python", "-m", f"tests.systems.{module}", shared, *arguments, env=OFFLINE | kept)
 
 
 @nox.session

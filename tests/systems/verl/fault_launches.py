@@ -69,7 +69,6 @@ LAUNCHES = {
             "scheduler_ticks_with_every_update": 6,
             "critic_step_skipped": 7,
             "gamma_and_lambda_swapped": 8,
-            "the_critic_is_not_loaded": 0,
         },
         settings=TWO_PASSES | {"trainer.use_v1": False, "algorithm.gamma": 0.9, "algorithm.lam": 0.7},
         rows=80,
@@ -153,6 +152,7 @@ LAUNCHES = {
     ),
     "numbers of the critic": Launch(
         faults={
+            "the_critic_is_not_loaded": 0,
             "values_of_other_samples": 1,
             "gradients_of_the_critic_left": 2,
             "rate_of_the_critic_doubled": 3,
