@@ -176,7 +176,7 @@ class _Calls:
                         settings[name], f"{callee} is called {len(each)} times, and only some give it"
                     )
         packages = dict(self._file.bindings.packages())
-        flags = {name for option in self._file.options.values() if option is not None for name in option.names}
+        flags = {name for option in self._file.options.values() if option is not None for name in option.flags}
         options = frozenset((*self._file.options, *flags))
         keywords = (set.intersection(*each) for callee, each in given.items() if callee not in unsure)
         sure = frozenset(name for names in keywords for name in names if not name.rpartition(".")[2].isdigit())

@@ -43,7 +43,7 @@ class GivenOptions:
 
     def takes_all(self) -> bool:
         """Whether each flag of the command is an option of the file."""
-        names = {name for option in self._options.values() if option is not None for name in option.names}
+        names = {name for option in self._options.values() if option is not None for name in option.flags}
         return None not in self._flags.values() and names.issuperset(self._flags)
 
     def value_of(self, node: ast.Attribute, literal: Callable[[ast.expr], Any]) -> Any:
@@ -74,7 +74,12 @@ class GivenOptions:
         named = keywords.get("action")
         action = named.value if isinstance(named, ast.Constant) else "store"
         if action in ("store_true", "store_false"):
-            return bool(written) == (action == "store_true")
+            off = any(name in self._flags for name in option.off)
+            if written and off:
+                raise NotLiteralError(node)  # the last of both holds
+            if written or off:
+                return off != (action == "store_true")
+            return literal(keywords["default"]) if "default" in keywords else action == "store_false"
         if not written:
             required = keywords.get("required")
             if action != "store" or (required is not None and literal(required)):
@@ -94,6 +99,6 @@ class GivenOptions:
         for option in filter(None, self._options.values()):
             action = option.keywords.get("action")
             bare = isinstance(action, ast.Constant) and str(action.value).startswith("store_")
-            if any(self._flags.get(name, "true") != "true" for name in option.names if bare):
+            if any(self._flags.get(name, "true") != "true" for name in option.flags if bare):
                 return True
         return None in self._flags.values()

@@ -33,6 +33,13 @@ class Option(msgspec.Struct, frozen=True):
     """The long flags that set it, without dashes; of an argument without a flag the number of its place, counted from 0."""
     keywords: dict[str, ast.expr]
     """What `add_argument` is given."""
+    off: tuple[str, ...] = ()
+    """The long flags that turn it off, of one that another flag turns on."""
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """All of its flags."""
+        return (*self.names, *self.off)
 
     @property
     def placed(self) -> bool:
@@ -48,7 +55,7 @@ def options_of(tree: ast.Module, source: str, flags: Collection[str]) -> dict[st
         source: Its path.
         flags: The long options that it is called with.
     """
-    found = dict(_placed(tree)) | dict(_added(tree))
+    found = _with_defaults(tree, dict(_placed(tree)) | dict(_added(tree)))
     for name, option in (*_of_dataclasses(tree, source, flags), *_of_loops(tree)):
         found[name] = None if name in found else option
     return found
@@ -210,5 +217,49 @@ def _added(tree: ast.Module) -> Iterator[tuple[str, Option | None]]:
         if not names:
             continue
         name = str(dest.value) if isinstance(dest, ast.Constant) else names[0]
-        found[name] = None if name in found else Option(names, keywords)
+        option = _switch(names, keywords)
+        found[name] = _both(found[name], option) if name in found else option
     yield from found.items()
+
+
+def _switch(names: tuple[str, ...], keywords: dict[str, ast.expr]) -> Option:
+    """An option, where `BooleanOptionalAction` gives it a second flag: `--lora` and `--no-lora`."""
+    if ast.unparse(keywords.get("action", ast.Constant(None))).rpartition(".")[2] != "BooleanOptionalAction":
+        return Option(names, keywords)
+    keywords = {"default": ast.Constant(None), **keywords, "action": ast.Constant("store_true")}
+    return Option(names, keywords, tuple(f"no_{name}" for name in names))
+
+
+def _both(first: Option | None, second: Option) -> Option | None:
+    """One option of two flags, of which one turns on what the other turns off; None for any other two."""
+    if first is None or first.off or second.off:
+        return None
+    actions = [ast.unparse(each.keywords.get("action", ast.Constant(None))) for each in (first, second)]
+    if sorted(actions) != ["'store_false'", "'store_true'"]:
+        return None
+    # The parser asks its actions for their defaults in the order in which they were added.
+    default = first.keywords.get("default", ast.Constant(actions[0] == "'store_false'"))
+    on, off = (first, second) if actions[0] == "'store_true'" else (second, first)
+    return Option(on.names, {**on.keywords, "default": default}, off.names)
+
+
+def _with_defaults(tree: ast.Module, found: dict[str, Option | None]) -> dict[str, Option | None]:
+    """The options with the defaults that `parser.set_defaults(size=8)` gives them, which are not known behind a condition."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    setting = sorted((call for call in calls if name_of(call.func) == "set_defaults"), key=lambda call: call.lineno)
+    if not setting:
+        return found
+    several = sum(name_of(call.func) in ("ArgumentParser", "add_parser") for call in calls) > 1
+    branches = (node for node in ast.walk(tree) if isinstance(node, ast.If | ast.For | ast.While | ast.Try))
+    perhaps = {id(inner) for branch in branches for inner in ast.walk(branch)}
+    for call in setting:
+        for word in call.keywords:
+            unclear = several or id(call) in perhaps or word.arg is None
+            value = (
+                ast.Starred(word.value, ast.Load()) if unclear else word.value
+            )  # nothing has the value of a starred expression
+            for name in found if word.arg is None else [word.arg]:
+                option = found.get(name)
+                if option is not None and not option.placed:
+                    found[name] = msgspec.structs.replace(option, keywords={**option.keywords, "default": value})
+    return found

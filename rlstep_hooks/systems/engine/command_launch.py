@@ -11,6 +11,7 @@ import msgspec
 from rlstep_hooks.launch.accelerate import with_config_read
 from rlstep_hooks.launch.arguments import read_arguments
 from rlstep_hooks.launch.command import Program
+from rlstep_hooks.launch.files import edited
 from rlstep_hooks.launch.layers import Parent
 from rlstep_hooks.launch.text import LaunchError, Place, Token
 from rlstep_hooks.planning.reading import Note
@@ -30,7 +31,7 @@ from rlstep_hooks.systems.engine.launch_settings import (
 from rlstep_hooks.systems.engine.trains import file_of, why_not
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from rlstep_hooks.launch.command import Command
@@ -61,6 +62,7 @@ def launch_of(command: Command, source: str, folder: Path, options: Options) -> 
         folder: The folder of the launch script.
         options: What completes or overrides it.
     """
+    started = command
     set_by_user = {name: Token(value, Place("--set")) for name, value in options.variables.items()}
     command = msgspec.structs.replace(command, environment={**set_by_user, **command.environment})
     program = _program(command, folder, options)
@@ -138,7 +140,7 @@ def launch_of(command: Command, source: str, folder: Path, options: Options) -> 
         notes += added.notes
     given, more = spelled_out(system, command, given, options.version)
     notes += more
-    return Launch(
+    launch = Launch(
         command=command,
         framework=framework,
         given={**given, **set_settings(options.variables)},
@@ -150,6 +152,23 @@ def launch_of(command: Command, source: str, folder: Path, options: Options) -> 
         environment=_environment(command, options),
         keywords=added.keywords if added is not None else frozenset(),
     )
+    if launch.hidden is None or program is None:
+        return launch
+    return _with_keyword_functions(program.file, lambda: launch_of(started, source, folder, options)) or launch
+
+
+def _with_keyword_functions(file: Path, read: Callable[[], Launch | Declined | None]) -> Launch | None:
+    """The launch of a program with the functions in it that it imports to make its configuration; None where that says no more."""
+    from rlstep_hooks.launch.python_inlined import (
+        with_keyword_functions,
+    )  # only where the program does not say its settings
+
+    text = with_keyword_functions(file)
+    if text is None:
+        return None
+    with edited({str(file): text}):
+        found = read()
+    return found if isinstance(found, Launch) and found.hidden is None else None
 
 
 def _program(command: Command, folder: Path, options: Options) -> PythonProgram | None:
