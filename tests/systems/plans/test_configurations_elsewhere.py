@@ -87,7 +87,6 @@ def test_a_configuration_that_the_file_defines_holds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("made", "given"),
     [
-        ("from ours import make\nargs = make(num_generations=4)", "args"),
         ("import ours\nargs = ours.READY", "args"),
         ("from ours import READY as args", "args"),
         ("from trl import GRPOConfig\ndef run(args: GRPOConfig):\n    pass", "args"),
@@ -101,6 +100,13 @@ def test_a_configuration_that_another_file_makes_is_asked_for(tmp_path: Path, ma
         LaunchError, match=rf"train.py:\d+:\d+: GRPOTrainer is given {given}, and no configuration of it is made"
     ):
         planned(tmp_path, f"from trl import GRPOTrainer\n{made}{TRAIN}")
+
+
+def test_keywords_that_a_function_of_another_file_hands_on_are_read(tmp_path: Path) -> None:
+    made = "from ours import make\nargs = make(num_generations=4, per_device_train_batch_size=4)"
+    schedule = planned(tmp_path, f"from trl import GRPOTrainer\n{made}{TRAIN}").schedule
+    assert schedule is not None
+    assert (schedule.samples_per_prompt, schedule.samples_per_update) == (4, 4)
 
 
 def test_a_configuration_given_by_its_place_is_asked_for_too(tmp_path: Path) -> None:
