@@ -67,14 +67,14 @@ class GivenOptions:
 
     def _given_or_default(self, node: ast.Attribute, option: Option, literal: Callable[[ast.expr], Any]) -> Any:
         keywords = option.keywords
-        written = [name for name in option.names if name in self._flags]
+        written = self._written(node, option, (*option.names, *option.short))
         given = self._flags[written[0]] if written else ""
         if len(written) > 1 or given is None or (option.placed and not written and self._may_hide_words()):
             raise NotLiteralError(node)
         named = keywords.get("action")
         action = named.value if isinstance(named, ast.Constant) else "store"
         if action in ("store_true", "store_false"):
-            off = any(name in self._flags for name in option.off)
+            off = bool(self._written(node, option, option.off))
             if written and off:
                 raise NotLiteralError(node)  # the last of both holds
             if written or off:
@@ -93,6 +93,28 @@ class GivenOptions:
         except ValueError:
             pass
         raise NotLiteralError(node)
+
+    def _written(self, node: ast.Attribute, option: Option, names: tuple[str, ...]) -> list[str]:
+        """The flags of the command that are some of an option's, or the beginning of one.
+
+        Raises:
+            NotLiteralError: One may be that of another option too, or has its word joined to it (`-s8`).
+        """
+        found = [name for name in names if name in self._flags]
+        others = [each for each in self._options.values() if each is not None]
+        if len(others) < len(self._options) or not option.abbreviated:
+            return found  # the flags of options that are not understood are not known
+        known = {flag for each in others for flag in each.flags}
+        for flag in self._flags:
+            if flag in known or flag.isdigit() or not flag:
+                continue
+            if any(name.startswith(flag) for name in names if name not in option.short):
+                if sum(any(name.startswith(flag) for name in each.flags) for each in others) > 1:
+                    raise NotLiteralError(node)
+                found.append(flag)
+            elif any(flag[: len(letter)] == letter and flag[len(letter) :].isdigit() for letter in option.short):
+                raise NotLiteralError(node)
+        return found
 
     def _may_hide_words(self) -> bool:
         """Whether a word behind a flag of the command may be an argument of its own: `--quick sizes.yaml`, `--size 4 sizes.yaml`."""

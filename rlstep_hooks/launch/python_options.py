@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.launch.python_arguments import ALL, set_elsewhere
 from rlstep_hooks.launch.python_source import name_of
 from rlstep_hooks.launch.structured import definition_of
 
@@ -35,11 +36,15 @@ class Option(msgspec.Struct, frozen=True):
     """What `add_argument` is given."""
     off: tuple[str, ...] = ()
     """The long flags that turn it off, of one that another flag turns on."""
+    short: tuple[str, ...] = ()
+    """Its flags of one dash, beside long ones."""
+    abbreviated: bool = False
+    """Whether the beginning of a long flag sets it too, where no other option begins so."""
 
     @property
     def flags(self) -> tuple[str, ...]:
         """All of its flags."""
-        return (*self.names, *self.off)
+        return (*self.names, *self.off, *self.short)
 
     @property
     def placed(self) -> bool:
@@ -58,7 +63,14 @@ def options_of(tree: ast.Module, source: str, flags: Collection[str]) -> dict[st
     found = _with_defaults(tree, dict(_placed(tree)) | dict(_added(tree)))
     for name, option in (*_of_dataclasses(tree, source, flags), *_of_loops(tree)):
         found[name] = None if name in found else option
-    return found
+    elsewhere = set_elsewhere(tree) if found else frozenset[str]()
+    return {
+        name: None if ALL in elsewhere or _is_one_of(name, each, elsewhere) else each for name, each in found.items()
+    }
+
+
+def _is_one_of(name: str, option: Option | None, names: frozenset[str]) -> bool:
+    return name in names or (option is not None and not names.isdisjoint(option.flags))
 
 
 def _of_dataclasses(tree: ast.Module, source: str, flags: Collection[str]) -> Iterator[tuple[str, Option]]:
@@ -206,6 +218,8 @@ def _placed(tree: ast.Module) -> Iterator[tuple[str, Option | None]]:
 def _added(tree: ast.Module) -> Iterator[tuple[str, Option | None]]:
     """The options of `parser.add_argument(...)`, by the attributes that they set; None for one that is added several times."""
     found: dict[str, Option | None] = {}
+    # A parser of dataclasses has the framework's own flags too.
+    alone = not any(isinstance(node, ast.Call) and name_of(node.func) in _PARSERS for node in ast.walk(tree))
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or name_of(node.func) != "add_argument":
             continue
@@ -217,7 +231,8 @@ def _added(tree: ast.Module) -> Iterator[tuple[str, Option | None]]:
         if not names:
             continue
         name = str(dest.value) if isinstance(dest, ast.Constant) else names[0]
-        option = _switch(names, keywords)
+        short = tuple(flag[1:] for flag in flags if flag not in long and flag.startswith("-"))
+        option = msgspec.structs.replace(_switch(names, keywords), short=short, abbreviated=alone)
         found[name] = _both(found[name], option) if name in found else option
     yield from found.items()
 
@@ -240,7 +255,8 @@ def _both(first: Option | None, second: Option) -> Option | None:
     # The parser asks its actions for their defaults in the order in which they were added.
     default = first.keywords.get("default", ast.Constant(actions[0] == "'store_false'"))
     on, off = (first, second) if actions[0] == "'store_true'" else (second, first)
-    return Option(on.names, {**on.keywords, "default": default}, off.names)
+    switch = Option(on.names, {**on.keywords, "default": default}, (*off.names, *off.short), on.short)
+    return msgspec.structs.replace(switch, abbreviated=on.abbreviated)
 
 
 def _with_defaults(tree: ast.Module, found: dict[str, Option | None]) -> dict[str, Option | None]:
