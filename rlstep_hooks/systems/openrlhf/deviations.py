@@ -32,8 +32,9 @@ def _fills_no_update(evidence: Evidence) -> bool:
     return evidence.finding.severity == "warning"
 
 
-def _is_the_average(evidence: Evidence) -> bool:
-    return "moving average" in evidence.finding.observed
+def _is_the_average_in_zero_3(evidence: Evidence) -> bool:
+    deployment = evidence.progress.started.facts.get("deployment", ())
+    return "moving average" in evidence.finding.observed and "ZeRO-3" in deployment
 
 
 DEVIATIONS: tuple[Deviation, ...] = (
@@ -124,8 +125,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
         workaround="leave train.enable_ema out with ds.zero_stage 3, or train with stage 2",
         severity="error",
         codes=frozenset({"RLS703"}),
-        when="train.enable_ema and ds.zero_stage == 3",
-        applies=_is_the_average,
+        applies=_is_the_average_in_zero_3,
     ),
     Deviation(
         name="openrlhf-small-generate-batch",

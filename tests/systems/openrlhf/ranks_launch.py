@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlstep_hooks.record.events import RunStarted
 from rlstep_hooks.record.ledger import CONTROLLER
 from tests.reports import report_of
 from tests.scripted_phases import PhaseCase, phase_plan, scripted_phases, write_records
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rlstep_hooks.judge.report import Report
+    from rlstep_hooks.record.events import AnyEvent
     from tests.systems.openrlhf.train_ranks import Case
 
 SCRIPT = Path(__file__).with_name("train_ranks.py")
@@ -67,9 +70,18 @@ def variables(extensions: Path) -> dict[str, str]:
     }
 
 
+def _deployed(event: AnyEvent, stage: int) -> AnyEvent:
+    """An event of the controller, which reads the deployment when the run starts."""
+    if not isinstance(event, RunStarted):
+        return event
+    return msgspec.structs.replace(event, facts=event.facts | {"deployment": [f"ZeRO-{stage}"]})
+
+
 def judged(folder: Path, case: Case) -> Report:
     """The report of one case, whose ranks left their records in a folder."""
     plan = phase_plan(
+        framework="OpenRLHF",
+        version=version("openrlhf"),
         world_size=RANKS,
         samples=RANKS * ROLLOUT,
         minibatches=(8, 8),
@@ -80,5 +92,5 @@ def judged(folder: Path, case: Case) -> Report:
         syncs="after_updates",
     )
     lines = [line for line in scripted_phases(PhaseCase(schedule=plan)) if line[0] == CONTROLLER]
-    write_records(folder, lines)
+    write_records(folder, [(process, _deployed(event, case.stage)) for process, event in lines])
     return report_of(folder)
