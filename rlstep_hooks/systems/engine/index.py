@@ -126,7 +126,8 @@ def link_facts(name: str, deployment: Iterable[Deployment] = ()) -> dict[str, di
         name: The system.
         deployment: What sets the deployment of the run apart from the one in which all of the system was proved.
     """
-    return facts_of(system_of(name).links, deployment)
+    system = system_of(name)
+    return facts_of(system.links, system.rules, deployment)
 
 
 def knobs_of(schedule: Schedule | None) -> Mapping[Knob, str]:

@@ -80,7 +80,11 @@ def cell(system: System, code: str) -> Link | None:
     name = next((name for name in system.links if code in RULES[name]), None)
     link, of_rule = system.links[name] if name else None, system.rules.get(code)
     if of_rule is not None:
-        return of_rule if link is None else msgspec.structs.replace(of_rule, proved=of_rule.proved or link.proved)
+        return (
+            of_rule
+            if link is None
+            else msgspec.structs.replace(of_rule, proved=tuple(dict.fromkeys((*link.proved, *of_rule.proved))))
+        )
     return link if name and link and (len(RULES[name]) == 1 or not link.compared) else None
 
 

@@ -123,20 +123,29 @@ def limited(limit: str, often: Cadence = "", proved: tuple[Deployment, ...] = ()
     return Link(AS_SAID, limit, often=often, proved=proved)
 
 
-def facts_of(links: Mapping[LinkName, Link], deployment: Iterable[Deployment] = ()) -> dict[str, dict[str, str]]:
+def facts_of(
+    links: Mapping[LinkName, Link], rules: Mapping[str, Link], deployment: Iterable[Deployment] = ()
+) -> dict[str, dict[str, str]]:
     """What the judge needs to know: rules whose link is not compared, those whose link is not there, each with the reason, those
     whose link is compared but was never proved in the deployment of this run, each with the names of what it was not proved in, and
     those whose link every run shows, each with its name.
 
-    A rule of the first two may find something to compare all the same (an order, a plan). That is no check of the link.
+    A rule of the first two may find something to compare all the same (an order, a plan). That is no check of the link. Where a rule
+    was proved in more deployments than its link, these count too.
     """
     unknown = [(code, link) for name, link in links.items() if not link.compared for code in RULES[name]]
     here = tuple(deployment)
-    unproved = {name: [of for of in here if of not in link.proved] for name, link in links.items() if link.compared}
+    proved = {
+        code: (*link.proved, *(rules[code].proved if code in rules else ()))
+        for name, link in links.items()
+        if link.compared
+        for code in RULES[name]
+    }
+    unproved = {code: [of for of in here if of not in places] for code, places in proved.items()}
     return {
         "not_compared": {code: link.not_compared for code, link in unknown if link.exists},
         "not_there": {code: link.not_compared for code, link in unknown if not link.exists},
-        "not_proved": {code: ", ".join(of) for name, of in unproved.items() if of for code in RULES[name]},
+        "not_proved": {code: ", ".join(of) for code, of in unproved.items() if of},
         "in_every_run": {code: name for name, link in links.items() if link.in_every_run for code in RULES[name]},
     }
 

@@ -19,8 +19,9 @@ OF_UPDATES: dict[LinkName, Link] = {
         often="compared",
     ),
     "gradients on the way": yes(
-        "eight tensors an update, from autograd to the step",
-        "not among several processes, nor with a scaler, FSDP or DeepSpeed",
+        "eight tensors an update, from autograd to the step; among several processes and with FSDP, from the last backward pass to the "
+        "step",
+        "not with a scaler or DeepSpeed",
         often="whole",
     ),
     "reduction": yes(
@@ -53,10 +54,12 @@ OF_UPDATES: dict[LinkName, Link] = {
 _USUAL: tuple[Deployment, ...] = ("DDP", "LoRA")
 _ZERO: tuple[Deployment, ...] = ("ZeRO-0", "ZeRO-1", "ZeRO-2", "ZeRO-3", "offload")
 _SPREAD: tuple[Deployment, ...] = (*_USUAL, *_ZERO, "FSDP2")
+_CORPUS: tuple[Deployment, ...] = ("DDP", "FSDP2", "ZeRO-2", "ZeRO-3")
+"""Where the whole corpus of faults is trained on two ranks (docs/ranks.md)."""
 
 LINKS: dict[LinkName, Link] = {
     **OF_UPDATES,
-    "gradients on the way": msgspec.structs.replace(OF_UPDATES["gradients on the way"], proved=("LoRA",)),
+    "gradients on the way": msgspec.structs.replace(OF_UPDATES["gradients on the way"], proved=(*_USUAL, "FSDP2")),
     "reduction": msgspec.structs.replace(OF_UPDATES["reduction"], proved=(*_SPREAD, "FSDP1")),
     **{
         name: msgspec.structs.replace(OF_UPDATES[name], proved=_SPREAD)
@@ -126,11 +129,13 @@ LINKS: dict[LinkName, Link] = {
         "a probe of its weights, also against writes that were undone; with sync_ref_model the mix of each sync",
         "where it is sharded, this process's part; not a reference that is the policy with its adapters off",
         often="compared",
+        proved=_CORPUS,
     ),
     "reference on the way": yes(
         "bit for bit, from the rollout to the loss",
         "not RLOO's, which enter its rewards, nor those computed in the loss",
         often="compared",
+        proved=_CORPUS,
     ),
     "sampler": yes(
         "settings at the call of generate; with vLLM its log-probs, and in colocate mode what it is given "
@@ -140,7 +145,7 @@ LINKS: dict[LinkName, Link] = {
     "weights between updates": yes(
         "a probe, between updates and while samples are generated; of DeepSpeed the weights that it steps and those of the model",
         often="probed",
-        proved=(*_USUAL, "FSDP2"),
+        proved=(*_USUAL, "FSDP2", "ZeRO-2", "ZeRO-3"),
     ),
     "replicas": yes(
         "the bits of all weights and buffers that each rank holds whole, when training begins and around steps; of references and "
@@ -148,7 +153,7 @@ LINKS: dict[LinkName, Link] = {
         f"each tensor around the steps of the second to the {ALL_OF_FIRST}th cycle",
         "not shards, but for what FSDP cuts: the weights of each rank right before",
         often="whole",
-        proved=(*_USUAL, "ZeRO-0", "ZeRO-1", "ZeRO-2", "offload"),
+        proved=_SPREAD,
     ),
 }
 
@@ -159,7 +164,7 @@ _ENGINE = yes(
     "vLLM in the trainer's process, and a vLLM server that was started with RLSTEP_ENGINES (1.16); also what is gathered of all "
     "processes' parts",
     "not what other servers hold",
-    proved=("DDP", "FSDP2", "ZeRO-3"),
+    proved=_CORPUS,
 )
 
 RULES: dict[str, Link] = {
@@ -297,11 +302,13 @@ RULES: dict[str, Link] = {
     ),
     "RLS402": limited(
         "of a vLLM server the sync is seen and the engine is not; with `rollout_func` or a compiled model, which weights sampled is "
-        "not known"
+        "not known",
+        proved=_CORPUS,
     ),
     "RLS403": yes(
         "vLLM's log-probs where the trainer corrects for them, by their mean and token by token",
         f"a cause is looked for {WORDS['compared']}",
+        proved=_CORPUS,
     ),
     "RLS405": limited(
         "it syncs when it generates, if weights have changed. Its plan has no syncs of their own; RLS402 compares versions"
@@ -309,6 +316,7 @@ RULES: dict[str, Link] = {
     "RLS410": yes(
         "the settings of transformers' generate; processors of logits that no setting asks for are counted",
         "not the settings of vLLM's requests; before 0.20 what reward functions let the policy generate counts too",
+        proved=_CORPUS,
     ),
     "RLS415": _ENGINE,
     "RLS416": _ENGINE,

@@ -24,7 +24,7 @@ SCRIPT = Path(__file__).with_name("train_ranks.py")
 FAULTS = ("parts_exchanged", "part_of_the_first_rank_alone", "parts_of_the_first_sync")
 
 
-DEPLOYMENTS = ("ddp", "fsdp2", "zero3")
+DEPLOYMENTS = ("ddp", "fsdp2", "zero2", "zero3")
 
 
 @pytest.mark.parametrize("deployment", DEPLOYMENTS)
@@ -48,7 +48,7 @@ def check(deployment: Deployment, folder: Path, settings: Callable[[], dict[str,
     """Train healthy and with each fault; each trainer has settings of its own."""
     usual = {"max_steps": 4, "bf16": False}
     sharding = {"zero": {"stage3_param_persistence_threshold": 0}} if deployment == "zero3" else {}
-    faults = FAULTS if deployment != "ddp" else ()
+    faults = FAULTS if deployment in ("fsdp2", "zero3") else ()
     cases = [
         Case(name=name or "healthy", fault=name, settings=usual | settings(), sharding=sharding)
         for name in ("", *faults)

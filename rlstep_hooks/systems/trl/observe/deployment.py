@@ -39,6 +39,13 @@ def engine_faults(trainer: Any, deployment: Sequence[Deployment]) -> list[dict[s
     )
 
 
+def _offloads(policy: Any) -> bool:
+    """Whether FSDP keeps parameters on the host: FSDP1's policy has a flag, and FSDP2's is of another class (torch 2.13.0
+    distributed/fsdp/api.py:300, _fully_shard/_fsdp_api.py `CPUOffloadPolicy`)."""
+    flag = getattr(policy, "offload_params", None)
+    return type(policy).__name__ == "CPUOffloadPolicy" if flag is None else bool(flag)
+
+
 def _parts(trainer: Any) -> Iterator[Deployment]:
     state = trainer.accelerator.state
     zero = getattr(state, "deepspeed_plugin", None)
@@ -50,7 +57,7 @@ def _parts(trainer: Any) -> Iterator[Deployment]:
             yield "offload"
     elif sharded is not None:
         yield "FSDP2" if int(getattr(sharded, "fsdp_version", 1)) == 2 else "FSDP1"
-        if bool(getattr(sharded.cpu_offload, "offload_params", sharded.cpu_offload)):
+        if _offloads(sharded.cpu_offload):
             yield "offload"
     elif trainer.accelerator.num_processes > 1:
         yield "DDP"
