@@ -37,6 +37,22 @@ def _is_the_average_in_zero_3(evidence: Evidence) -> bool:
     return "moving average" in evidence.finding.observed and "ZeRO-3" in deployment
 
 
+AVERAGE = Deviation(
+    name="openrlhf-average-stands-still",
+    title="with ZeRO-3 the moving average of the weights stands still",
+    since="0.5",
+    document="train.enable_ema saves a moving average of the policy's weights",
+    code=(
+        "the average is written into weights that were gathered without a rank that changes them, and DeepSpeed gives these back "
+        "without the change: what is saved is the model that training began with, but for small tensors that are never cut"
+    ),
+    evidence="utils/deepspeed/deepspeed.py:515; DeepSpeed 0.19.6 runtime/zero/partition_parameters.py:2493; measured",
+    workaround="leave train.enable_ema out with ds.zero_stage 3, or train with stage 2",
+    severity="error",
+    codes=frozenset({"RLS703"}),
+    applies=_is_the_average_in_zero_3,
+)
+
 DEVIATIONS: tuple[Deviation, ...] = (
     *faults.DEVIATIONS,
     Deviation(
@@ -112,21 +128,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
         codes=frozenset({"RLS601"}),
         when="lr_horizon is not None and lr_ticks != lr_horizon",
     ),
-    Deviation(
-        name="openrlhf-average-stands-still",
-        title="with ZeRO-3 the moving average of the weights stands still",
-        since="0.5",
-        document="train.enable_ema saves a moving average of the policy's weights",
-        code=(
-            "the average is written into weights that were gathered without a rank that changes them, and DeepSpeed gives these back "
-            "without the change: what is saved is the model that training began with, but for small tensors that are never cut"
-        ),
-        evidence="utils/deepspeed/deepspeed.py:515; DeepSpeed 0.19.6 runtime/zero/partition_parameters.py:2493; measured",
-        workaround="leave train.enable_ema out with ds.zero_stage 3, or train with stage 2",
-        severity="error",
-        codes=frozenset({"RLS703"}),
-        applies=_is_the_average_in_zero_3,
-    ),
+    AVERAGE,
     Deviation(
         name="openrlhf-small-generate-batch",
         title="a generate batch below the rollout batch shrinks every rollout",
@@ -228,3 +230,25 @@ DEVIATIONS: tuple[Deviation, ...] = (
         applies=_last_microbatch_alone,
     ),
 )
+
+
+def known_before(version: str, *, stage: int, averages: bool) -> list[dict[str, str]]:
+    """What rule RLS119 is told of a release of OpenRLHF before anything is trained.
+
+    Args:
+        version: The release.
+        stage: The stage of ZeRO.
+        averages: Whether averaged weights are configured.
+    """
+    if stage != 3 or not averages or not AVERAGE.concerns(version):
+        return []
+    return [
+        {
+            "release": f"OpenRLHF {version}",
+            "name": AVERAGE.name,
+            "title": AVERAGE.title,
+            "document": AVERAGE.document,
+            "code": AVERAGE.code,
+            "workaround": AVERAGE.workaround,
+        }
+    ]

@@ -11,6 +11,7 @@ from rlstep_hooks.launch.text import LaunchError, SettingError
 from rlstep_hooks.planning.reading import Conversion, Note
 from rlstep_hooks.systems.deepspeed_engine.launch import EngineConfig, faults_of_launch
 from rlstep_hooks.systems.engine.request import release_of
+from rlstep_hooks.systems.openrlhf.deviations import known_before
 from rlstep_hooks.systems.openrlhf.settings import ALGORITHMS, FLAT_NAMES_END, OF_SCHEDULE, SETTINGS
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ def started_processes(launch: Request) -> int | None:
 
 
 def engine_faults(launch: Request, accumulation: int) -> list[dict[str, str]] | None:
-    """Known faults of the DeepSpeed that is installed here, of the kind that this launch shows; None where there are none.
+    """Known faults of the DeepSpeed that is installed here, and of OpenRLHF, of the kind that this launch shows; None where there are
+    none.
 
     OpenRLHF makes DeepSpeed's configuration of its own flags (utils/deepspeed/deepspeed_utils.py 0.11.2:6-58): stage 2 without a flag,
     weights in bf16 or fp16. Flat flags had a switch for bf16 (cli/train_ppo_ray.py 0.9.0:275); without it weights were in float32.
@@ -74,12 +76,13 @@ def engine_faults(launch: Request, accumulation: int) -> list[dict[str, str]] | 
     try:
         stage = settings.optional_count("ds.zero_stage", "zero_stage", least=0)
         offload = settings.flag("ds.adam_offload", "adam_offload")
+        averages = settings.flag("train.enable_ema", "enable_ema")
         reduced = release_of(launch.version) >= FLAT_NAMES_END or settings.flag("bf16")
     except LaunchError:  # a value that only the shell knows, or that OpenRLHF refuses itself
         return None
-    return faults_of_launch(
-        EngineConfig(2 if stage is None else stage, offload), reduced=reduced, microbatches=accumulation
-    )
+    stage = 2 if stage is None else stage
+    of_engine = faults_of_launch(EngineConfig(stage, offload), reduced=reduced, microbatches=accumulation) or []
+    return of_engine + known_before(launch.version, stage=stage, averages=averages) or None
 
 
 def write(schedule: Schedule) -> Conversion:

@@ -23,6 +23,8 @@ LAST, ENDS, ADAM = (
     "ZeRO-2 with optimizer offload keeps the first and the last micro-batch of an update",
     "Adam begins at step 1 in DeepSpeed without ZeRO, in bf16 or fp16",
 )
+STILL = "with ZeRO-3 the moving average of the weights stands still"
+"""OpenRLHF's own, whatever DeepSpeed is installed."""
 ZERO: dict[str, dict[str, object]] = {
     "2": {"stage": 2},
     "2-none": {"stage": 2, "offload_optimizer": {"device": "none"}},
@@ -127,6 +129,9 @@ FLAT = (
         ("--ds.zero_stage 3 --ds.adam_offload", "0.18.9", 8, []),
         ("--ds.zero_stage 0", "0.19.6", 32, [ADAM]),
         ("--ds.zero_stage $STAGE", "0.18.2", 8, []),
+        ("--ds.zero_stage 3 --train.enable_ema", "0.19.6", 8, [STILL]),
+        ("--ds.zero_stage 3 --train.enable_ema", "", 8, [STILL]),
+        ("--train.enable_ema", "0.18.2", 8, [LAST]),
         # Each backward pass is at a boundary; a note of the plan says what is lost there.
         ("--train.dynamic_batch_enable", "0.18.2", 8, []),
     ],
@@ -145,6 +150,7 @@ def test_of_the_flags_of_openrlhf(
         ("--zero_stage 3", "0.18.2", []),
         ("--zero_stage 0 --bf16", "0.18.2", [ADAM]),
         ("--zero_stage 0", "0.18.2", []),
+        ("--zero_stage 3 --enable_ema", "0.18.9", [STILL]),
     ],
 )
 def test_of_the_flat_flags_of_openrlhf(
@@ -154,22 +160,30 @@ def test_of_the_flat_flags_of_openrlhf(
 
 
 @pytest.mark.parametrize(
-    ("stage", "offload", "dynamic", "release", "said"),
+    ("stage", "offload", "dynamic", "averages", "release", "said"),
     [
-        (2, False, False, "0.18.2", [LAST]),
-        (2, True, False, "0.18.9", [ENDS]),
-        (3, False, False, "0.18.2", []),
-        (2, False, True, "0.18.2", []),
-        (2, False, False, "0.19.6", []),
-        (2, False, False, "", []),
+        (2, False, False, False, "0.18.2", [LAST]),
+        (2, True, False, False, "0.18.9", [ENDS]),
+        (3, False, False, False, "0.18.2", []),
+        (3, False, False, True, "0.18.2", [STILL]),
+        (2, False, True, True, "0.18.2", []),
+        (2, False, False, True, "0.19.6", []),
+        (2, False, False, False, "", []),
     ],
 )
 def test_of_the_arguments_of_a_run_of_openrlhf(
-    stage: int, offload: bool, dynamic: bool, release: str, said: list[str], monkeypatch: pytest.MonkeyPatch
+    stage: int,
+    offload: bool,
+    dynamic: bool,
+    averages: bool,
+    release: str,
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(of_launches, "release_here", lambda package: release)
     args: Any = SimpleNamespace(
-        ds=SimpleNamespace(zero_stage=stage, adam_offload=offload), train=SimpleNamespace(dynamic_batch_enable=dynamic)
+        ds=SimpleNamespace(zero_stage=stage, adam_offload=offload),
+        train=SimpleNamespace(dynamic_batch_enable=dynamic, enable_ema=averages),
     )
     schedule = plan_launch(shlex.split(OPENRLHF.format(8)), Options(rows=10_000, version="0.11.2")).schedule
     assert [fault["title"] for fault in engine_faults(args, schedule)] == said

@@ -190,6 +190,7 @@ class ReleaseFault(Rule):
         The installed release of DeepSpeed against faults that raise no error, each of which this project has seen in real training:
         micro-batches of an update that ZeRO-2 loses, with optimizer offload too, and Adam that begins at step 1 without ZeRO. The
         stage, the offload, the precision and the micro-batches of the launch or of the run decide whether a fault concerns it.
+        And OpenRLHF's averaged weights, which stand still with ZeRO-3.
 
     Why it matters:
         Such a run trains on a part of its samples and looks like any other: the loss falls, only more slowly. It is known before

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlstep_hooks.systems.deepspeed_engine.launch import EngineConfig, faults_of_launch
+from rlstep_hooks.systems.openrlhf.deviations import known_before
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +51,7 @@ def has_whole_rows(args: Any) -> bool:
 
 
 def engine_faults(args: Any, schedule: Schedule | None) -> list[dict[str, str]]:
-    """The known faults of the DeepSpeed that trains, as a rule is told of them.
+    """The known faults of the DeepSpeed that trains, and of OpenRLHF, as a rule is told of them.
 
     Args:
         args: The arguments that `deployment_of` takes.
@@ -59,4 +60,8 @@ def engine_faults(args: Any, schedule: Schedule | None) -> list[dict[str, str]]:
     engine = EngineConfig(int(args.ds.zero_stage), bool(args.ds.adam_offload))
     # With dynamic batches each backward pass is at a boundary of the engine's (utils/deepspeed/deepspeed.py 0.11.2:453).
     passes = None if schedule is None or args.train.dynamic_batch_enable else schedule.microbatches_per_update
-    return faults_of_launch(engine, reduced=True, microbatches=int(passes or 1)) or []
+    of_engine = faults_of_launch(engine, reduced=True, microbatches=int(passes or 1)) or []
+    if schedule is None:
+        return of_engine
+    averages = bool(args.train.enable_ema)
+    return of_engine + known_before(schedule.version, stage=int(args.ds.zero_stage), averages=averages)
