@@ -73,6 +73,10 @@ def claimed(report: Report, system: str) -> set[str]:
     }
 
 
+OF_REFERENCES = frozenset({"RLS311", "RLS411", "RLS414"})
+"""Rules that have something to compare where a run has a reference alone."""
+
+
 def unproved(passed: Collection[str], system: str, deployment: Deployment) -> set[str]:
     """Rules that the table calls proved in a deployment, and that compared nothing in a healthy run there."""
     proved = proved_rules(system_of(system), deployment)
