@@ -4,9 +4,10 @@ Each call of a hook is timed by its thread's processor time, without what it wra
 optimizers) are timed too. A cycle is one rollout and the two updates on it. The first 8 cycles compare everything; later cycles mix
 what is compared, one of 41, with what is not. So these figures are printed: the first cycles but for the one with the imports and
 those in which slopes of layers are measured; these, but for one with the imports; the later cycles in which gradients are joined or
-losses recomputed, and the others. With more micro-batches an update trains more rows, and no more of them are scored again.
+losses recomputed, and the others. With more micro-batches an update trains more rows, and no more of them are scored again. Completions
+have 8 tokens, or as many as are asked for.
 
-    python -m tests.bench.ranks_overhead [--deployments ddp fsdp2 zero2 zero3] [--updates N] [--microbatches N]
+    python -m tests.bench.ranks_overhead [--deployments ddp fsdp2 zero2 zero3] [--updates N] [--microbatches N] [--tokens N]
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Cycles(TrainerCallback):  # type: ignore[misc]
         self._began = now
 
 
-def train(folder: Path, deployment: Any, updates: int, microbatches: int) -> None:
+def train(folder: Path, deployment: Any, updates: int, microbatches: int, tokens: int) -> None:
     """Train on this rank, and leave its cycles in FOLDER/rank<N>.json."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
@@ -90,7 +91,7 @@ def train(folder: Path, deployment: Any, updates: int, microbatches: int) -> Non
             model=tiny_model(tiny_tokenizer(), **LARGER.model),
             max_steps=updates,
             logging_steps=10_000,
-            **LARGER.settings | {"gradient_accumulation_steps": microbatches},
+            **LARGER.settings | {"gradient_accumulation_steps": microbatches, "max_completion_length": tokens},
             **settings_of(deployment, {}),
         )
         trainer.train()
@@ -111,7 +112,7 @@ def shares(deployment: str, cycles: list[tuple[float, float]]) -> dict[str, list
     }
 
 
-def measure(deployment: str, updates: int, microbatches: int) -> None:
+def measure(deployment: str, updates: int, microbatches: int, tokens: int) -> None:
     """Train in a deployment, and print what hooks take."""
     with tempfile.TemporaryDirectory() as scratch:
         subprocess.run(
@@ -127,6 +128,8 @@ def measure(deployment: str, updates: int, microbatches: int) -> None:
                 str(updates),
                 "--microbatches",
                 str(microbatches),
+                "--tokens",
+                str(tokens),
             ),
             env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
             stdout=subprocess.DEVNULL,
@@ -153,13 +156,14 @@ def main() -> None:
     arguments.add_argument("--deployments", nargs="+", choices=DEPLOYMENTS, default=DEPLOYMENTS)
     arguments.add_argument("--updates", type=int, default=120)
     arguments.add_argument("--microbatches", type=int, default=LARGER.settings["gradient_accumulation_steps"])
+    arguments.add_argument("--tokens", type=int, default=8)
     arguments.add_argument("--rank-of", choices=DEPLOYMENTS, help=argparse.SUPPRESS)
     arguments.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = arguments.parse_args()
     if options.rank_of:
-        train(options.folder, options.rank_of, options.updates, options.microbatches)
+        train(options.folder, options.rank_of, options.updates, options.microbatches, options.tokens)
     for deployment in options.deployments:
-        measure(deployment, options.updates, options.microbatches)
+        measure(deployment, options.updates, options.microbatches, options.tokens)
 
 
 if __name__ == "__main__":

@@ -122,7 +122,8 @@ def test_a_healthy_run_is_silent(name: str, trained: dict[str, list[Outcome]]) -
         assert not {"weights", "optimizer", "gradient", "reduction"} & set(of.not_evaluated)
     # The report of rank 0 alone joins the records of all.
     stage = next(each for each in get_args(Deployment) if each.replace("-", "").lower() == name.partition("-")[0])
-    assert unproved(passed(first) | OF_REFERENCES, "trl", stage) == set()
+    # RLS412 looks at rollouts after an update, and the run has one rollout.
+    assert unproved(passed(first) | OF_REFERENCES | {"RLS412"}, "trl", stage) == set()
     assert "offload" not in name or unproved(passed(first), "trl", "offload") == set()
     assert passed(first) >= {"RLS811", "RLS812", "RLS419"}
     assert "synced" not in name or "RLS411" in passed(first)
