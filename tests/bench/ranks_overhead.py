@@ -104,7 +104,9 @@ def shares(deployment: str, cycles: list[tuple[float, float]]) -> dict[str, list
     sloped = {place - 1 for place in SLOPES_AT} - {0} if deployment in BESIDE else set(SLOPES_AT)
     later = [of for place, of in enumerate(cycles) if place >= ALL_OF_FIRST and place not in sloped]
     return {
-        f"the first {ALL_OF_FIRST}": [cycles[place] for place in range(1, ALL_OF_FIRST) if place not in sloped],
+        f"the first {ALL_OF_FIRST}": [
+            of for place, of in enumerate(cycles[:ALL_OF_FIRST]) if place and place not in sloped
+        ],
         "with slopes": [cycles[place] for place in sorted(sloped) if place < len(cycles)],
         "later, compared": [of for of in later if of[1] > COMPARED * of[0]],
         "later, others": [of for of in later if of[1] <= COMPARED * of[0]],
