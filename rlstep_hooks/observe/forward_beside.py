@@ -31,6 +31,9 @@ _HOOKS = (
     *("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs"),
 )
 """Where torch keeps a module's hooks (torch 2.13.0 nn/modules/module.py `Module.__init__`)."""
+_OF_PARAMETERS = "ParamWrapper"
+"""PEFT's adapter of a parameter that no linear layer holds, as those of experts and routers: it registers a parametrization for the
+time of each forward (peft 0.21.2 tuners/lora/layer.py:2594)."""
 _FLAT = "_flat_param"
 """Where FSDP1 keeps the flat parameter of a module (torch 2.13.0 distributed/fsdp/_unshard_param_utils.py:31)."""
 
@@ -50,6 +53,8 @@ def why_not_beside(model: Any, head: Any = None, *also: str) -> str:
     base = base_of(model)
     weighted = _with_weights(base)
     for name, module in base.named_modules():
+        if type(module).__name__ == _OF_PARAMETERS:
+            return f"PEFT's adapter of {name} changes a parameter anew in each forward"
         if id(module) in weighted:
             if any(id(inner) in weighted for inner in module.modules() if inner is not module):
                 return f"{name or 'the model'} has weights of its own beside modules that have some"

@@ -134,6 +134,15 @@ def test_a_critic_whose_head_is_no_matrix_is_refused() -> None:
     assert why_not_beside(model, torch.nn.Sequential()) == "the model's layers and its head are not apart"
 
 
+def test_adapters_of_parameters_are_no_modules_that_can_be_copied() -> None:
+    peft = pytest.importorskip("peft", minversion="0.17")
+    usual = {"r": 2, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"}
+    linear = peft.get_peft_model(tiny_model(tiny_tokenizer()), peft.LoraConfig(**usual))
+    assert why_not_beside(linear) == ""
+    of_parameter = peft.LoraConfig(**usual, target_parameters=["o_proj.weight"])
+    assert "changes a parameter anew" in why_not_beside(peft.get_peft_model(tiny_model(tiny_tokenizer()), of_parameter))
+
+
 def test_padding_that_is_attended_to_is_named() -> None:
     model, refusals = tiny_model(tiny_tokenizer()), Refusals()
     tokens, mask = batch()
