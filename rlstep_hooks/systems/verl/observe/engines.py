@@ -12,9 +12,21 @@ if TYPE_CHECKING:
     from rlstep_hooks.record.values import Role
 
 
+_ENGINES = "verl.workers.engine."
+"""Where verl has its engines (0.9.1)."""
+
+
 def role_of(engine: Any) -> Role:
     """Say whose weights an engine trains: the policy's or the critic's."""
     return "critic" if getattr(engine.model_config, "model_type", "") == "value_model" else "policy"
+
+
+def why_not_followed(engine: Any) -> str:
+    """Why the updates of an engine of verl's are not seen; empty for one that shards with FSDP, or derives from such a one."""
+    modules = [kind.__module__ for kind in type(engine).__mro__ if kind.__module__.startswith(_ENGINES)]
+    if not modules or any(module.startswith(f"{_ENGINES}fsdp") for module in modules):
+        return ""
+    return f"{type(engine).__name__} is not followed: of verl's engines those are that shard with FSDP"
 
 
 def facts_of(engine: Any) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from rlstep_hooks.systems.verl.observe.carried import Carried, PolicyRows
 from rlstep_hooks.systems.verl.observe.checkpoints import Checkpoints
 from rlstep_hooks.systems.verl.observe.engine_distance import DistanceWatch
 from rlstep_hooks.systems.verl.observe.engine_gap import mean_gap, sampler_gap
-from rlstep_hooks.systems.verl.observe.engines import facts_of, rate_facts, role_of
+from rlstep_hooks.systems.verl.observe.engines import facts_of, rate_facts, role_of, why_not_followed
 from rlstep_hooks.systems.verl.observe.layer_slopes import LayerSlopes
 from rlstep_hooks.systems.verl.observe.loss_kinds import CriticLosses, PolicyLosses
 from rlstep_hooks.systems.verl.observe.made_rows import MadeRows
@@ -47,6 +47,13 @@ if TYPE_CHECKING:
     from rlstep_hooks.record.values import Role
     from rlstep_hooks.systems.verl.observe.loss_meter import LossMeter
     from rlstep_hooks.systems.verl.observe.samples import Key
+
+
+_OF_ENGINES = (
+    *("order", "weights", "optimizer", "gradient", "reduction", "replicas", "learning_rate", "checkpoints"),
+    *("loss", "critic_loss", "log_ratio", "clean_forward", "layer_slope"),
+)
+"""What is seen of an engine's own forwards, steps and files."""
 
 
 class VerlTrainer:
@@ -130,6 +137,10 @@ class VerlTrainer:
 
     def built(self, engine: Any) -> None:
         """A model and its optimizer are there: look at the optimizer's real steps, and read what the judge needs to know."""
+        if why := why_not_followed(engine):
+            for topic in _OF_ENGINES:
+                self.cannot(topic, why)
+            return
         followed_before = self._follow(engine)
         if not followed_before:
             self.checkpoints.built(role_of(engine), engine)
