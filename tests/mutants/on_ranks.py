@@ -21,11 +21,13 @@ from tests.mutants.operators import Mutation, mutations
 from tests.mutants.outcomes import Outcome as Tried
 from tests.mutants.outcomes import Table, judgements
 from tests.mutants.sources import LivingFunctions, executed, source_of
+from tests.systems.trl_ranks.cases import Found
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Sequence
 
+    from rlstep_hooks.judge.report import Report
     from tests.systems.trl_ranks.cases import Outcome
 
 Trained = TypeVar("Trained")
@@ -83,6 +85,24 @@ def with_lines(folder: Path, modules: Sequence[str], train: Callable[[], Trained
 
 
 # In the session
+def with_report(of_ranks: Sequence[Outcome], judge: Callable[[], Report]) -> list[Outcome]:
+    """The outcomes of ranks that leave records alone, with what a judge says of these; as they are where one raised.
+
+    Args:
+        of_ranks: Without verdicts.
+        judge: Judges the records of all ranks.
+    """
+    if any(rank.error for rank in of_ranks):
+        return list(of_ranks)
+    report = judge()
+    alarms = [
+        Found(f.code, f.severity, f.where, f"{f.observed}; {f.why}", f.deviation)
+        for f in report.findings
+        if f.severity != "info"
+    ]
+    return [msgspec.structs.replace(rank, verdict=report.verdict, found=alarms) for rank in of_ranks]
+
+
 def arguments_of(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """What a session is told, beside what the parser has already."""
     parser.add_argument("--number", type=int, default=60, help="mutants to train")

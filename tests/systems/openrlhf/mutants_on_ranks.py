@@ -13,17 +13,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from rlstep_hooks.systems.openrlhf.rehearse.cpu import STUBS
-from tests.mutants.on_ranks import Mistaken, Trainings, arguments_of, session
+from tests.mutants.on_ranks import Mistaken, Trainings, arguments_of, session, with_report
 from tests.systems.openrlhf.ranks_launch import judged, variables
 from tests.systems.openrlhf.train_ranks import Case
-from tests.systems.trl_ranks.cases import Found, Outcome
 from tests.systems.trl_ranks.launching import outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from tests.systems.trl_ranks.cases import Outcome
 
 SCRIPT = Path(__file__).with_name("train_mistaken.py")
 PATIENCE = 45.0
@@ -66,17 +65,8 @@ def train(
     found: dict[str, list[Outcome]] = {}
 
     def done(name: str, of_ranks: list[Outcome]) -> None:
-        found[name] = of_ranks if any(rank.error for rank in of_ranks) else _judged(folder / name, of_ranks)
+        found[name] = with_report(of_ranks, lambda: judged(folder / name, case_of(by_name[name], stage)))
         say(name, found[name])
-
-    def _judged(place: Path, of_ranks: list[Outcome]) -> list[Outcome]:
-        report = judged(place, case_of(by_name[place.name], stage))
-        alarms = [
-            Found(f.code, f.severity, f.where, f"{f.observed}; {f.why}", f.deviation)
-            for f in report.findings
-            if f.severity != "info"
-        ]
-        return [msgspec.structs.replace(rank, verdict=report.verdict, found=alarms) for rank in of_ranks]
 
     extensions = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or folder.parent / "extensions")
     outcomes(folder, str(stage), wanted, patience=PATIENCE, script=SCRIPT, environment=variables(extensions), say=done)

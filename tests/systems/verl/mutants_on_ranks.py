@@ -13,15 +13,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from rlstep_hooks.record.ledger import CONTROLLER
 from rlstep_hooks.systems.verl.rehearse.cpu import ENVIRONMENT
 from tests.cpu.verl_cpu.assets import write_model
-from tests.mutants.on_ranks import Mistaken, Trainings, arguments_of, session
+from tests.mutants.on_ranks import Mistaken, Trainings, arguments_of, session, with_report
 from tests.reports import report_of
 from tests.scripted_phases import PhaseCase, phase_plan, scripted_phases, write_records
-from tests.systems.trl_ranks.cases import Found, Outcome
 from tests.systems.trl_ranks.launching import ROOT, outcomes
 from tests.systems.verl.launch import CPU_FOLDER
 
@@ -29,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rlstep_hooks.judge.report import Report
+    from tests.systems.trl_ranks.cases import Outcome
 
 SCRIPT = Path(__file__).with_name("train_mistaken.py")
 PATIENCE = 45.0
@@ -93,17 +91,8 @@ def train(
     found: dict[str, list[Outcome]] = {}
 
     def done(name: str, of_ranks: list[Outcome]) -> None:
-        found[name] = of_ranks if any(rank.error for rank in of_ranks) else with_report(name, of_ranks)
+        found[name] = with_report(of_ranks, lambda: judged(folder / name, by_name[name].run))
         say(name, found[name])
-
-    def with_report(name: str, of_ranks: list[Outcome]) -> list[Outcome]:
-        report = judged(folder / name, by_name[name].run)
-        alarms = [
-            Found(f.code, f.severity, f.where, f"{f.observed}; {f.why}", f.deviation)
-            for f in report.findings
-            if f.severity != "info"
-        ]
-        return [msgspec.structs.replace(rank, verdict=report.verdict, found=alarms) for rank in of_ranks]
 
     if not (folder / "model").exists():
         write_model(folder / "model")

@@ -7,7 +7,6 @@ random tokens, and what a controller would record is written by the session. The
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 import warnings
@@ -30,6 +29,7 @@ from rlstep_hooks.systems.verl.observe import trainer as observed
 from rlstep_hooks.systems.verl.observe import trainer_hooks
 from rlstep_hooks.systems.verl.observe.environment import FOLDER
 from tests.mutants.on_ranks import Mistaken, mistaken, with_lines
+from tests.mutants.training import digest
 from tests.systems.trl_ranks.cases import Outcome
 from tests.systems.trl_ranks.rank_loop import each_case
 from tests.systems.verl import flat_on_cpu
@@ -119,17 +119,8 @@ def train(folder: Path, place: Path, strategy: str, run: str) -> Outcome:
         )
         worker.update_actor(data)
         nothing_is_sent(trainer, rollout + 1)
-    return Outcome(trained=digest_of(worker.actor.engine.optimizer))
-
-
-def digest_of(optimizer: Any) -> str:
-    """A digest of what this rank's optimizer steps: its part of the trained weights."""
-    digest = hashlib.sha256()
-    for parameter in [parameter for group in optimizer.param_groups for parameter in group["params"]]:
-        held = parameter.detach()
-        held = held.to_local() if hasattr(held, "to_local") else held
-        digest.update(held.contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    stepped = [of for group in worker.actor.engine.optimizer.param_groups for of in group["params"]]
+    return Outcome(trained=digest(stepped))
 
 
 def main(folder: Path, strategy: str) -> None:
